@@ -1,0 +1,368 @@
+"""Stage 1: train a small ConvNet on MNIST, in one process, on one device.
+
+Every later stage is this program with a few lines changed. Above the ruled line stands what a stage
+teaches; below it what no stage changes: the model, the data, the stopwatch, the record, the flags.
+
+    python 01_baseline/train.py
+    python 01_baseline/train.py --epochs 1 --batch-size 240
+"""
+
+import time
+
+START = time.time()  # before the other imports: they are part of what a run costs
+STAGE = "01_baseline"
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from torchvision import datasets
+from tqdm import tqdm
+
+
+def main():
+    args = parse(base_parser())
+    train(args, torch.device(args.device))
+
+
+def train(args, device):
+    """The life of one process: data, model, epochs, checkpoint, record."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    args.dataset, train_set, test_set = load_mnist(args.data)
+    print(f"{STAGE}: {args.dataset}, one process on one device ({args.device})")
+    loader = make_loader(train_set, args)
+    model = ConvNet().to(device, memory_format=torch.channels_last)
+    if args.load:
+        load_model(args.load, model)
+    optimizer, schedule = sgd_one_cycle(model, args.lr, args.epochs * len(loader))
+
+    args.startup_seconds = time.time() - args.start
+    losses, phases = [], []
+    for epoch in range(args.epochs):
+        loss, seconds = train_epoch(model, loader, optimizer, schedule, device)
+        correct, total = evaluate(model, test_set, device).tolist()
+        losses.append(loss.item())
+        phases.append(seconds)
+        print(epoch_line(args, epoch, len(train_set), seconds, loss, correct / total))
+    if args.epochs == 0:  # only look at the model that was loaded
+        correct, total = evaluate(model, test_set, device).tolist()
+    else:
+        save_model(args.checkpoint, model)
+    report(args, len(train_set), losses, [phases], correct, total)
+
+
+def make_loader(train_set, args):
+    """Deal the training set in shuffled batches."""
+    return DataLoader(
+        train_set,
+        batch_size=args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        persistent_workers=args.workers > 0,
+        collate_fn=tuple,  # the data set deals whole batches: nothing is left to collate
+        pin_memory=args.device == "cuda",
+    )
+
+
+def train_epoch(model, loader, optimizer, schedule, device):
+    """One optimizer step per batch. Returns the mean loss and the seconds spent in each phase."""
+    model.train()
+    total_loss = torch.zeros((), device=device)  # on the device: .item() would stall every step
+    watch = Stopwatch(device)
+    for images, labels in tqdm(loader, leave=False, disable=None):
+        x, y = to_device(images, labels, device)
+        watch.lap("data")
+        loss = F.cross_entropy(model(x), y)
+        watch.lap("forward")
+        optimizer.zero_grad()
+        loss.backward()
+        watch.lap("backward")
+        optimizer.step()
+        schedule.step()
+        total_loss += loss.detach()
+        watch.lap("step")
+    return total_loss / len(loader), watch.seconds()
+
+
+# ------------------------------------------ below this line: the same in every stage, to the letter
+
+
+class ConvNet(nn.Module):
+    """Two blocks of convolution and pooling, then a linear layer: [B, 1, 28, 28] -> [B, 10]."""
+
+    def __init__(self):
+        super().__init__()
+        self.block1 = self.block(1, 16)
+        self.block2 = self.block(16, 32)
+        self.linear = nn.Linear(7 * 7 * 32, 10)
+
+    def block(self, c_in, c_out):
+        convolution = nn.Conv2d(c_in, c_out, kernel_size=5, padding=2)
+        return nn.Sequential(convolution, nn.BatchNorm2d(c_out), nn.ReLU(), nn.MaxPool2d(2))
+
+    def forward(self, x):
+        return self.linear(self.block2(self.block1(x)).flatten(1))
+
+
+def sgd_one_cycle(model, lr, steps):
+    """SGD; the learning rate rises to lr for a fifth of the steps, then falls: arXiv:1708.07120."""
+    optimizer = SGD(model.parameters(), lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    rise = max(1, steps // 5)
+    fall = max(1, steps - rise)
+    return optimizer, LambdaLR(optimizer, lambda i: min((i + 1) / rise, (steps - i) / fall))
+
+
+class MNIST(datasets.MNIST):
+    """MNIST as one uint8 tensor in memory, dealt a batch at a time instead of image by image."""
+
+    def __getitems__(self, indices):
+        return self.data[indices], self.targets[indices]
+
+
+def load_mnist(root):
+    """Read MNIST, after a download if it is not there -> its name, training set, test set."""
+    raw = root / "MNIST" / "raw"
+    if not raw.exists():
+        download(raw)
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        try:
+            datasets.mnist.read_sn3_pascalvincent_tensor(raw / f"{part}-ubyte")
+        except Exception as error:  # whatever the reader trips over, this file is at fault
+            stop(f"{raw}/{part}-ubyte is missing or damaged ({type(error).__name__})")
+    train_set, test_set = MNIST(root, train=True), MNIST(root, train=False)
+    for part in (train_set, test_set):
+        if len(part.data) != len(part.targets):
+            stop(f"{raw}: {len(part.data):,} images do not go with {len(part.targets):,} labels")
+    checksum = zlib.crc32(test_set.data.numpy(), zlib.crc32(train_set.data.numpy()))
+    name = "MNIST" if checksum == 0x56F7EF93 else f"{root.resolve().name}-{checksum:08x}"
+    return name, train_set, test_set  # nothing else in MNIST's format passes for MNIST
+
+
+def download(raw):
+    """Fetch MNIST into a temporary folder, copy it when it is whole: a failure leaves nothing."""
+    print(f"{STAGE}: downloading MNIST to {raw}")
+    socket.setdefaulttimeout(20)  # seconds, for a network that never answers
+    try:
+        with tempfile.TemporaryDirectory() as temp:
+            shutil.copytree(datasets.MNIST(temp, download=True).raw_folder, raw)
+    except (OSError, RuntimeError) as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        stop(
+            f"MNIST could not be downloaded: {reason}. Either give --data DIR, a folder that holds "
+            "MNIST/raw, or draw a stand-in: python tools/draw_digits.py data/drawn, "
+            "then --data data/drawn"
+        )
+
+
+def to_device(images, labels, device):
+    """uint8 images [B, 28, 28] -> floats [B, 1, 28, 28] from 0 to 1; labels only move."""
+    x = images.to(device, non_blocking=True).unsqueeze(1).float() / 255
+    return x, labels.to(device, non_blocking=True)
+
+
+@torch.inference_mode()
+def evaluate(model, test_set, device, rank=0, world_size=1):
+    """Count right answers on test images rank, rank + world_size, ... -> [correct, total]."""
+    model.eval()
+    images, labels = test_set.data[rank::world_size], test_set.targets[rank::world_size]
+    counts = torch.tensor([0, len(labels)], device=device)
+    for batch in zip(images.split(500), labels.split(500)):
+        x, y = to_device(*batch, device)
+        counts[0] += (model(x).argmax(1) == y).sum()
+    return counts
+
+
+class Stopwatch:
+    """Seconds per phase of an epoch: lap("forward") books the time since the last lap as forward.
+
+    A GPU runs behind the program that feeds it. There a lap is an event in the GPU's own queue,
+    read when the epoch is over, so that nothing waits for the clock.
+    """
+
+    def __init__(self, device):
+        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.laps = []
+        self.lap("start")
+
+    def lap(self, phase):
+        event = self.stream and self.stream.record_event(torch.cuda.Event(enable_timing=True))
+        self.laps.append((phase, event or time.perf_counter()))
+
+    def seconds(self):
+        """-> {phase: seconds}. The phases leave no gaps: their sum is the epoch."""
+        if self.stream:
+            self.stream.synchronize()
+        total = dict.fromkeys([phase for phase, _ in self.laps[1:]], 0.0)
+        for (_, before), (phase, now) in zip(self.laps, self.laps[1:]):
+            total[phase] += before.elapsed_time(now) / 1000 if self.stream else now - before
+        return total
+
+
+def epoch_line(args, epoch, images, phases, loss, accuracy):
+    seconds = sum(phases.values())
+    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s"
+    return (
+        f"epoch {epoch + 1:2d}/{args.epochs}  {speed}  loss {loss:7.4f}  accuracy {accuracy:7.2%}"
+    )
+
+
+def report(args, images, losses, phases, correct, total, **setup):
+    """Write the record, print the closing line; phases: per rank, per epoch, {phase: seconds}."""
+    result = f"{STAGE}: {correct:,} of {total:,} test images correct ({correct / total:.2%})"
+    if not args.epochs:
+        return print(result)
+    epoch_seconds = [sum(epoch.values()) for epoch in phases[0]]
+    median = statistics.median(epoch_seconds[1:] or epoch_seconds)  # the first one warms up
+    amp = getattr(args, "amp", "off")
+    record = {"stage": STAGE, "variant": "" if amp == "off" else amp, "amp": amp}
+    record |= {"world_size": 1, "devices": 1, "hosts": 1, "backend": None, "batchnorm": "local"}
+    record |= {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
+    record |= {"global_batch": args.batch_size, "threads_per_rank": args.threads} | setup
+    record |= {"device_name": device_name(args.device), "host": platform.node()}
+    record |= {"torch": torch.__version__, "python": platform.python_version()}
+    record |= {"epochs": len(losses), "epoch_seconds": epoch_seconds}
+    record |= {"images_per_second": images / median}
+    record |= {"phase_seconds": phases, "train_loss": losses}
+    record |= {"test_correct": correct, "test_total": total, "test_accuracy": correct / total}
+    record |= {"total_seconds": time.time() - args.start}
+    hosts = f"{record['hosts']}hosts" if record["hosts"] > 1 else ""
+    name = [STAGE, record["variant"], hosts, f"{record['world_size']}x{args.device}"]
+    path = args.record / ("-".join(filter(None, name)) + ".json")
+    write_whole(path, lambda temp: temp.write_text(json.dumps(record, indent=1)))
+    seconds = f"median epoch {median:.2f} s, {record['total_seconds']:.1f} s in all"
+    print(f"{result}, {seconds} -> {path}")
+
+
+def device_name(device):
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    cpuinfo = Path("/proc/cpuinfo")  # Linux; elsewhere the platform module knows
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def save_model(path, model, **more):
+    """Save the bare model's weights, so that every stage can load what another has saved."""
+    write_whole(path, lambda temp: torch.save({"model": model.state_dict(), **more}, temp))
+
+
+def load_model(path, model):
+    """Put saved weights into the model -> the whole checkpoint."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict(checkpoint["model"])
+    except Exception as error:  # torch.load has a type of its own for each kind of wrong file
+        stop(f"--load {path}: not a model that a stage has saved ({type(error).__name__})")
+    return checkpoint
+
+
+def write_whole(path, write):
+    """Write under a temporary name, then rename: nobody ever sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temp = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temp)
+        os.replace(temp, path)
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def stop(message):
+    """Bad input: one line and exit code 2. Of the ranks on one host the first speaks for all."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"{STAGE}: error: {message}", file=sys.stderr)
+    else:
+        time.sleep(5)  # when one rank ends, the launcher ends all: leave the speaker its time
+    sys.exit(2)
+
+
+def number(kind, low, high=2**32):
+    """-> an argparse type: an int or a float from low to high"""
+
+    def read(text):
+        if not low <= kind(text) <= high:
+            raise ValueError
+        return kind(text)
+
+    read.__name__ = f"{kind.__name__} from {low} to {high}"  # argparse prints it when read refuses
+    return read
+
+
+def base_parser():
+    """The flags that all stages share: the same word means the same in each of them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.error = stop
+    add, data = parser.add_argument, os.environ.get("MNIST_ROOT", "data")
+    whole, positive = number(int, 0), number(int, 1)
+    add("-e", "--epochs", type=whole, default=3, help="passes over the training set")
+    add("-b", "--batch-size", type=positive, default=120, help="images per step, over all ranks")
+    add("--lr", type=number(float, 0), default=0.1, help="peak learning rate")
+    add("--data", type=Path, default=data, help="folder that holds MNIST/raw, or $MNIST_ROOT")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what ranks run on")
+    add("--threads", type=positive, help="CPU threads per rank; 1 on a CPU: a core plays a device")
+    add("--workers", type=whole, default=0, help="loader processes per rank")
+    add("--seed", type=whole, default=0, help="where the random numbers start")
+    add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
+    add("--load", type=Path, help="saved model to start from; with -e 0 it is only evaluated")
+    add("--record", type=Path, default="timings", help="folder for the timing record")
+    return parser
+
+
+def parse(parser):
+    """Read the flags and refuse what cannot work, before anything is started or written."""
+    args = parser.parse_args()
+    if args.device == "auto":
+        args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if args.device == "cuda" and not torch.cuda.is_available():
+        stop("--device cuda: PyTorch sees no CUDA device")
+    args.threads = args.threads or (1 if args.device == "cpu" else torch.get_num_threads())
+    check_writable(args.record)
+    check_writable(args.checkpoint.parent)
+    if args.checkpoint.is_dir():
+        stop(f"--checkpoint {args.checkpoint} is a folder, not a file")
+    if args.load:
+        load_model(args.load, ConvNet())
+    args.start = START
+    return args
+
+
+def check_writable(folder):
+    """Stop if no file could be made there: found out now, not after the training."""
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        stop(f"cannot write to {folder}: {error.strerror}")
+
+
+def check_batch(batch_size, world_size):
+    """Stop unless each rank gets an equal share of the batch."""
+    if batch_size % world_size:
+        nearest = max(1, round(batch_size / world_size)) * world_size
+        stop(f"--batch-size {batch_size} does not divide by {world_size} ranks; {nearest} does")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print(f"\n{STAGE}: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,146 @@
+"""What the tests share: small data, and a way to start a stage as a reader does."""
+
+import ast
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
+TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
+
+
+def docstring_commands(stage):
+    """The commands that a stage's docstring tells the reader to paste."""
+    docstring = ast.get_docstring(ast.parse((ROOT / stage / "train.py").read_text()))
+    lines = docstring.replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.startswith("    ")]
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory):
+    """A folder with 1,200 training and 303 test digits in MNIST's format."""
+    folder = tmp_path_factory.mktemp("small")
+    command = [sys.executable, ROOT / "tools/draw_digits.py", folder]
+    command += ["--train", "1200", "--test", str(TEST_IMAGES)]
+    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    return folder
+
+
+class Result:
+    """What a finished command left: exit code, stdout, stderr, seconds."""
+
+    def __init__(self, code, out, err, seconds):
+        self.code, self.out, self.err, self.seconds = code, out, err, seconds
+
+    def __repr__(self):
+        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Reader:
+    """A reader at a terminal, in a folder of their own with the stages and tools in it."""
+
+    def __init__(self, folder, data):
+        self.folder = folder
+        for name in (*STAGES, "tools", "compare.py"):
+            (folder / name).symlink_to(ROOT / name)
+        bin_folder = Path(sys.executable).parent  # python and torchrun are those of the tests
+        self.env = os.environ | {
+            "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+            "MNIST_ROOT": str(data),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def start(self, command, **env):
+        """Start a command line in a process group of its own, as a shell does."""
+        mark = str(uuid.uuid4())  # by which its children are known, whatever group they are in
+        process = subprocess.Popen(
+            shlex.split(command),
+            cwd=self.folder,
+            env=self.env | env | {"STARTED_BY_TEST": mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        process.mark = mark
+        return process
+
+    def finish(self, process, timeout=120):
+        """Wait for a command to end -> Result. Fails if it leaves a process behind."""
+        started = time.monotonic()
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            for pid in family(process):
+                os.kill(pid, signal.SIGKILL)
+            out, err = process.communicate()
+            pytest.fail(f"no end within {timeout} s\n{out}\n{err}")
+        result = Result(process.returncode, out, err, time.monotonic() - started)
+        patience = time.monotonic() + 3
+        while family(process) and time.monotonic() < patience:
+            time.sleep(0.05)
+        assert not family(process), f"left behind: {family(process)}\n{result}"
+        return result
+
+    def run(self, command, timeout=120, **env):
+        return self.finish(self.start(command, **env), timeout)
+
+    def stage(self, stage, flags="", ranks=2, timeout=120, **env):
+        """Run a stage on `ranks` ranks (stages 3 to 5; stage 5 on two hosts if ranks is 2)."""
+        return self.finish_all(self.start_stage(stage, flags, ranks, **env), timeout)
+
+    def start_stage(self, stage, flags="", ranks=2, **env):
+        if stage in ("01_baseline", "02_dp"):
+            commands = [f"python {stage}/train.py {flags}"]
+        elif stage == "03_ddp_spawn":
+            commands = [f"python {stage}/train.py --world-size {ranks} {flags}"]
+        elif stage == "04_ddp_torchrun":
+            commands = [f"torchrun --standalone --nproc-per-node {ranks} {stage}/train.py {flags}"]
+        else:
+            hosts = 2 if ranks == 2 else 1
+            meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+            torchrun = f"torchrun --nnodes {hosts} --nproc-per-node {ranks // hosts} {meet}"
+            commands = [f"{torchrun} {stage}/train.py {flags}"] * hosts
+        return [self.start(command, **env) for command in commands]
+
+    def finish_all(self, processes, timeout=120):
+        """Wait for the commands of all hosts -> one Result."""
+        results = [self.finish(process, timeout) for process in processes]
+        return Result(
+            max((result.code for result in results), key=abs),
+            "".join(result.out for result in results),
+            "".join(result.err for result in results),
+            max(result.seconds for result in results),
+        )
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def family(process):
+    """The living processes that a command has started, itself included (Linux; else none)."""
+    members = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if process.mark in environ.read_text(errors="replace"):
+                members.append(int(environ.parent.name))
+        except OSError:  # ended while we looked, or not ours
+            continue
+    return members
+
+
+@pytest.fixture
+def reader(tmp_path, small_data):
+    return Reader(tmp_path, small_data)

@@ -1,0 +1,149 @@
+"""Each stage, started as its docstring says: it trains, prints, saves, and records what it did."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from conftest import STAGES, TEST_IMAGES, docstring_commands
+
+EPOCH_LINE = re.compile(
+    r"^epoch +\d+/\d+ +[\d.]+ s +[\d,]+ images/s  loss +[\d.]+  accuracy +[\d.]+%$"
+)
+WHAT_WAS_RUN = """stage variant world_size devices hosts backend device device_name
+    threads_per_rank dataset global_batch epochs workers amp batchnorm seed torch python host"""
+WHAT_CAME_OUT = """startup_seconds epoch_seconds images_per_second phase_seconds train_loss
+    test_correct test_total test_accuracy total_seconds"""
+
+
+def only_record(reader):
+    (path,) = Path(reader.folder, "timings").glob("*.json")
+    return path.name, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [(stage, command) for stage in STAGES for command in docstring_commands(stage)],
+)
+def test_started_as_the_docstring_says(reader, stage, command):
+    hosts = 2 if "--nnodes 2" in command else 1
+    result = reader.finish_all([reader.start(command) for _ in range(hosts)])
+    assert result.code == 0, result
+    lines = [line for line in result.out.splitlines() if line.startswith("epoch")]
+    assert lines and all(EPOCH_LINE.match(line) for line in lines), result
+    assert len({len(line) for line in lines}) == 1, "epoch lines are all as wide"
+    name, record = only_record(reader)
+    assert f"-> timings/{name}" in result.out.splitlines()[-1]
+    assert {*WHAT_WAS_RUN.split(), *WHAT_CAME_OUT.split()} <= record.keys()
+    assert record["stage"] == stage
+    assert record["epochs"] == len(lines) == len(record["epoch_seconds"])
+    assert record["test_total"] == TEST_IMAGES
+    assert Path(reader.folder, "checkpoints", f"{stage}.pt").is_file()
+    assert not re.search(r"warning", result.err, re.IGNORECASE), result
+    leftovers = {path.name for path in reader.folder.rglob("*") if path.suffix == ".tmp"}
+    assert not leftovers
+
+
+def test_the_docstrings_have_commands():
+    assert all(docstring_commands(stage) for stage in STAGES)
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "facts"),
+    [
+        ("01_baseline", "01_baseline-1xcpu.json", {"world_size": 1, "backend": None}),
+        ("02_dp", "02_dp-1xcpu.json", {"world_size": 1, "devices": 1}),
+        ("03_ddp_spawn", "03_ddp_spawn-3xcpu.json", {"world_size": 3, "backend": "gloo"}),
+        ("04_ddp_torchrun", "04_ddp_torchrun-3xcpu.json", {"world_size": 3, "hosts": 1}),
+        ("05_multinode", "05_multinode-3xcpu.json", {"world_size": 3, "hosts": 1}),
+    ],
+)
+def test_record(reader, stage, name, facts):
+    flags = "--epochs 3 --batch-size 24 --device cpu --workers 1 --seed 5 --lr 0.02"
+    result = reader.stage(stage, flags, ranks=3)
+    assert result.code == 0, result
+    found, record = only_record(reader)
+    assert found == name
+    said = {"epochs": 3, "global_batch": 24, "device": "cpu", "workers": 1, "seed": 5, "lr": 0.02}
+    assert {key: record[key] for key in said | facts} == said | facts
+    assert record["threads_per_rank"] == 1 and record["amp"] == "off" and record["variant"] == ""
+    assert record["batchnorm"] == "local", "BatchNorm is synchronised on GPUs only"
+    assert record["dataset"] != "MNIST", "drawn digits do not pass for MNIST"
+    assert record["test_total"] == TEST_IMAGES, "no image is counted twice"
+    assert record["test_accuracy"] == record["test_correct"] / TEST_IMAGES
+    assert record["test_accuracy"] > 0.5, "it has learned more than guessing"
+    assert record["train_loss"][1] < record["train_loss"][0]
+    assert len(record["phase_seconds"]) == facts["world_size"]
+    for rank in record["phase_seconds"]:
+        assert [set(epoch) for epoch in rank] == [{"data", "forward", "backward", "step"}] * 3
+    for epoch, seconds in zip(record["phase_seconds"][0], record["epoch_seconds"], strict=True):
+        assert sum(epoch.values()) == pytest.approx(seconds)
+    median = sum(record["epoch_seconds"][1:]) / 2
+    assert record["images_per_second"] == pytest.approx(1200 / median), "the first does not count"
+    assert sum(record["epoch_seconds"]) < record["total_seconds"] < result.seconds + 1
+    assert str(reader.folder) not in json.dumps(record), "no place on this disk"
+
+
+def test_stage_2_says_that_there_is_nothing_to_spread_over(reader):
+    result = reader.stage("02_dp", "--epochs 1 --device cpu")
+    assert result.code == 0, result
+    assert "nothing to spread over" in result.out
+
+
+@pytest.mark.parametrize("stage", ["03_ddp_spawn", "04_ddp_torchrun", "05_multinode"])
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_mixed_precision(reader, stage, amp):
+    result = reader.stage(stage, f"--epochs 3 --batch-size 24 --lr 0.02 --device cpu --amp {amp}")
+    assert result.code == 0, result
+    name, record = only_record(reader)
+    assert f"-{amp}-" in name and (record["amp"], record["variant"]) == (amp, amp)
+    assert record["train_loss"][1] < record["train_loss"][0]
+    assert record["test_accuracy"] > 0.5
+    assert "lr_scheduler" not in result.err, "no optimizer step was skipped before the first one"
+
+
+def test_one_rank_prints_and_the_progress_bar_stays_off_in_a_pipe(reader):
+    result = reader.stage("03_ddp_spawn", "--epochs 1 --device cpu")
+    assert result.code == 0, result
+    assert result.out.count("epoch  1/1") == 1
+    assert "it/s" not in result.out + result.err
+
+
+def test_tensorboard_and_text_log(reader):
+    result = reader.stage("04_ddp_torchrun", "--epochs 2 --tensorboard runs/a --device cpu")
+    assert result.code == 0, result
+    lines = [line for line in result.out.splitlines() if line.startswith("epoch")]
+    assert Path(reader.folder, "runs/a/log.txt").read_text().splitlines() == lines
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(reader.folder / "runs/a")).Reload()
+    _, record = only_record(reader)
+    losses = [event.value for event in events.Scalars("loss/train")]
+    assert losses == pytest.approx(record["train_loss"])
+    accuracies = [event.value for event in events.Scalars("accuracy/test")]
+    assert accuracies[-1] == pytest.approx(record["test_accuracy"])
+
+
+def test_tensorboard_is_not_imported_without_the_flag(reader):
+    code = "import sys, runpy; runpy.run_path('04_ddp_torchrun/train.py'); "
+    code += "print('torch.utils.tensorboard' in sys.modules)"
+    result = reader.run(f'python -c "{code}"')
+    assert result.out.strip() == "False", result
+
+
+@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
+def test_rank_0_stops_all_ranks_at_the_target(reader, stage):
+    flags = "--epochs 9 --batch-size 24 --lr 0.02 --target-accuracy 0.3 --device cpu"
+    result = reader.stage(stage, flags)
+    assert result.code == 0, result
+    _, record = only_record(reader)
+    assert record["epochs"] == len(record["epoch_seconds"]) < 9
+    assert record["test_accuracy"] >= 0.3
+    assert "stopping" in result.out
+
+
+@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
+def test_started_with_plain_python_it_says_how_to_start(reader, stage):
+    result = reader.run(f"python {stage}/train.py")
+    assert result.code == 2 and "torchrun" in result.err, result
+    assert len(result.err.splitlines()) == 1, result

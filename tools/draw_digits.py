@@ -1,0 +1,120 @@
+"""Draw a stand-in for MNIST, for machines that can neither download it nor have it already.
+
+    python tools/draw_digits.py data/drawn
+    python 01_baseline/train.py --data data/drawn
+
+Digits from the fonts that matplotlib ships, thickened or thinned, turned, slanted, bent, moved and
+noised, all from one seed, in MNIST's own file format. They are not handwriting: what a model scores
+on them says nothing about MNIST, and every record names the data it was made with.
+"""
+
+import argparse
+import shutil
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageFont
+
+CANVAS = 56  # pixels: two to a pixel of the finished 28 x 28 image
+FAMILIES = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmb10", "cmr10", "cmss10", "cmtt10")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="give the stages this folder as --data")
+    parser.add_argument("--train", type=int, default=60_000, help="training images (60000)")
+    parser.add_argument("--test", type=int, default=10_000, help="test images (10000)")
+    parser.add_argument("--seed", type=int, default=0, help="start of the random numbers (0)")
+    args = parser.parse_args()
+    raw = args.folder / "MNIST" / "raw"
+    if args.train < 1 or args.test < 1:
+        parser.error("--train and --test: at least one image")
+    if raw.exists():
+        parser.error(f"{raw} is there already: delete it, or choose another folder")
+
+    generator = torch.Generator().manual_seed(args.seed)
+    glyphs = render_glyphs(find_fonts())
+    try:
+        raw.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=raw.parent) as temp:
+            for part, count in (("train", args.train), ("t10k", args.test)):
+                print(f"drawing {count:,} digits for {part}", flush=True)
+                images, labels = draw(glyphs, count, generator)
+                write_idx(Path(temp, f"{part}-images-idx3-ubyte"), images)
+                write_idx(Path(temp, f"{part}-labels-idx1-ubyte"), labels)
+            shutil.copytree(temp, raw)
+    except OSError as error:
+        parser.error(f"cannot write to {args.folder}: {error.strerror}")
+    print(f"drawn in MNIST's format: {raw}")
+    return 0
+
+
+def find_fonts() -> list[Path]:
+    """The font files of FAMILIES, roman, bold and italic, in matplotlib's own data folder."""
+    fonts = sorted(Path(matplotlib.get_data_path(), "fonts", "ttf").glob("*.ttf"))
+    return [font for font in fonts if font.stem.startswith(FAMILIES) and "Display" not in font.stem]
+
+
+def render_glyphs(fonts: list[Path]) -> torch.Tensor:
+    """Each digit in each font, on the middle of a canvas: [fonts, 10, CANVAS, CANVAS], 0 to 1."""
+    glyphs = torch.zeros(len(fonts), 10, CANVAS, CANVAS)
+    middle = CANVAS / 2
+    for row, font_file in enumerate(fonts):
+        font = ImageFont.truetype(str(font_file), size=CANVAS * 3 // 4)
+        for digit in range(10):
+            image = Image.new("L", (CANVAS, CANVAS))
+            ImageDraw.Draw(image).text((middle, middle), str(digit), 255, font, anchor="mm")
+            pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+            glyphs[row, digit] = pixels.view(CANVAS, CANVAS) / 255
+    return glyphs
+
+
+def draw(
+    glyphs: torch.Tensor, count: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw `count` digits -> (uint8 images [count, 28, 28], uint8 labels [count])."""
+    labels = torch.randint(10, (count,), generator=generator)
+    fonts = torch.randint(len(glyphs), (count,), generator=generator)
+    chunks = zip(fonts.split(2000), labels.split(2000), strict=True)
+    images = [distort(glyphs[font, digit].unsqueeze(1), generator) for font, digit in chunks]
+    return torch.cat(images), labels.to(torch.uint8)
+
+
+def distort(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Vary glyphs [n, 1, CANVAS, CANVAS] the way hands do -> uint8 images [n, 28, 28]."""
+    n = len(x)
+
+    def between(low: float, high: float, *shape: int) -> torch.Tensor:
+        return low + (high - low) * torch.rand(n, *shape, generator=generator)
+
+    weight = between(0, 1, 1, 1, 1)  # as drawn, thicker, thicker still
+    x = torch.where(weight > 1 / 3, F.max_pool2d(x, 3, 1, 1), x)
+    x = torch.where(weight > 2 / 3, F.max_pool2d(x, 3, 1, 1), x)
+
+    angle, slant = between(-0.35, 0.35), between(-0.4, 0.4)  # radians; shift per height
+    width, height = between(0.8, 1.4), between(0.8, 1.2)  # above 1 the digit gets smaller
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    matrix = torch.stack([cos * width, (slant - sin) * width, sin * height, cos * height], 1)
+    moved = between(-0.2, 0.2, 2, 1)  # of half the image's width
+    grid = F.affine_grid(torch.cat([matrix.view(n, 2, 2), moved], 2), [n, 1, 28, 28], False)
+    bend = F.interpolate(between(-0.14, 0.14, 2, 4, 4), size=(28, 28), mode="bicubic")
+    x = F.grid_sample(x, grid + bend.permute(0, 2, 3, 1), align_corners=False)
+
+    ink = x * between(0.7, 1.3, 1, 1, 1) + between(-0.12, 0.12, 1, 28, 28)
+    return (ink.clamp(0, 1) * 255).to(torch.uint8).squeeze(1)
+
+
+def write_idx(path: Path, values: torch.Tensor) -> None:
+    """Write a uint8 tensor in the IDX format that MNIST comes in: magic, sizes, bytes."""
+    sizes = values.shape
+    header = struct.pack(f">4B{len(sizes)}I", 0, 0, 8, len(sizes), *sizes)
+    path.write_bytes(header + values.numpy().tobytes())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
