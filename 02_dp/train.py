@@ -49,7 +49,9 @@ def train(args, device, devices):
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     args.dataset, train_set, test_set = load_mnist(args.data)
-    print(f"{STAGE}: {args.dataset}, one process on {devices} device(s) ({args.device})")
+    print(
+        f"{STAGE}: {args.dataset}, one process on {devices} {args.device}, {args.threads} thread(s)"
+    )
     loader = make_loader(train_set, args)
     model = ConvNet().to(device, memory_format=torch.channels_last)
     if args.load:
@@ -162,19 +164,25 @@ def load_mnist(root):
 
 
 def download(raw):
-    """Fetch MNIST into a temporary folder, copy it when it is whole: a failure leaves nothing."""
+    """Fetch MNIST into a temporary folder, then put it in place whole: a failure leaves nothing."""
     print(f"{STAGE}: downloading MNIST to {raw}")
     socket.setdefaulttimeout(20)  # seconds, for a network that never answers
-    try:
-        with tempfile.TemporaryDirectory() as temp:
-            shutil.copytree(datasets.MNIST(temp, download=True).raw_folder, raw)
-    except (OSError, RuntimeError) as error:
-        reason = str(error).strip().rpartition("\n")[2]
-        stop(
-            f"MNIST could not be downloaded: {reason}. Either give --data DIR, a folder that holds "
-            "MNIST/raw, or draw a stand-in: python tools/draw_digits.py data/drawn, "
-            "then --data data/drawn"
-        )
+    with tempfile.TemporaryDirectory() as temp:
+        try:
+            fetched = datasets.MNIST(temp, download=True).raw_folder
+        except (OSError, RuntimeError) as error:
+            reason = str(error).strip().rpartition("\n")[2]
+            stop(
+                f"MNIST could not be downloaded: {reason}. Either give --data DIR, a folder that "
+                "holds MNIST/raw, or draw a stand-in: python tools/draw_digits.py data/drawn, "
+                "then --data data/drawn"
+            )
+        copy = raw.with_name(Path(temp).name)
+        shutil.copytree(fetched, copy)
+        try:
+            copy.rename(raw)
+        except OSError:  # another host that shares this disk was faster
+            shutil.rmtree(copy)
 
 
 def to_device(images, labels, device):
@@ -240,8 +248,8 @@ def report(args, images, losses, phases, correct, total, **setup):
     record = {"stage": STAGE, "variant": "" if amp == "off" else amp, "amp": amp}
     record |= {"world_size": 1, "devices": 1, "hosts": 1, "backend": None, "batchnorm": "local"}
     record |= {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    record |= {"global_batch": args.batch_size, "threads_per_rank": args.threads} | setup
-    record |= {"device_name": device_name(args.device), "host": platform.node()}
+    record |= {"global_batch": record.pop("batch_size"), "threads_per_rank": record.pop("threads")}
+    record |= {"device_name": device_name(args.device), "host": platform.node()} | setup
     record |= {"torch": torch.__version__, "python": platform.python_version()}
     record |= {"epochs": len(losses), "epoch_seconds": epoch_seconds}
     record |= {"images_per_second": images / median}

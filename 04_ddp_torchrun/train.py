@@ -26,12 +26,14 @@ import socket
 import statistics
 import sys
 import tempfile
+import threading
 import zlib
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C just ends a rank, torchrun tells the reader
+if __name__ == "__main__":  # a rank: Ctrl-C just ends it, torchrun tells the reader
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
 import torch.distributed as dist
@@ -47,6 +49,7 @@ from torchvision import datasets
 from tqdm import tqdm
 
 AMP = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+tqdm.set_lock(threading.RLock())  # its own lock is shared by processes, and Ctrl-C would leak it
 
 
 @record
@@ -106,7 +109,8 @@ def train(args, device, rank, world_size):
     torch.set_num_threads(args.threads)
     args.dataset, train_set, test_set = load_mnist(args.data)
     if rank == 0:
-        print(f"{STAGE}: {args.dataset}, {world_size} ranks ({args.device}, {dist.get_backend()})")
+        ranks = f"{world_size} rank(s) on {args.device}, {args.threads} thread(s) each"
+        print(f"{STAGE}: {args.dataset}, {ranks}, {dist.get_backend()}")
     loader = make_loader(train_set, args, rank, world_size)
     model = ConvNet().to(device, memory_format=torch.channels_last)
     if device.type == "cuda":
@@ -278,19 +282,25 @@ def load_mnist(root):
 
 
 def download(raw):
-    """Fetch MNIST into a temporary folder, copy it when it is whole: a failure leaves nothing."""
+    """Fetch MNIST into a temporary folder, then put it in place whole: a failure leaves nothing."""
     print(f"{STAGE}: downloading MNIST to {raw}")
     socket.setdefaulttimeout(20)  # seconds, for a network that never answers
-    try:
-        with tempfile.TemporaryDirectory() as temp:
-            shutil.copytree(datasets.MNIST(temp, download=True).raw_folder, raw)
-    except (OSError, RuntimeError) as error:
-        reason = str(error).strip().rpartition("\n")[2]
-        stop(
-            f"MNIST could not be downloaded: {reason}. Either give --data DIR, a folder that holds "
-            "MNIST/raw, or draw a stand-in: python tools/draw_digits.py data/drawn, "
-            "then --data data/drawn"
-        )
+    with tempfile.TemporaryDirectory() as temp:
+        try:
+            fetched = datasets.MNIST(temp, download=True).raw_folder
+        except (OSError, RuntimeError) as error:
+            reason = str(error).strip().rpartition("\n")[2]
+            stop(
+                f"MNIST could not be downloaded: {reason}. Either give --data DIR, a folder that "
+                "holds MNIST/raw, or draw a stand-in: python tools/draw_digits.py data/drawn, "
+                "then --data data/drawn"
+            )
+        copy = raw.with_name(Path(temp).name)
+        shutil.copytree(fetched, copy)
+        try:
+            copy.rename(raw)
+        except OSError:  # another host that shares this disk was faster
+            shutil.rmtree(copy)
 
 
 def to_device(images, labels, device):
@@ -356,8 +366,8 @@ def report(args, images, losses, phases, correct, total, **setup):
     record = {"stage": STAGE, "variant": "" if amp == "off" else amp, "amp": amp}
     record |= {"world_size": 1, "devices": 1, "hosts": 1, "backend": None, "batchnorm": "local"}
     record |= {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    record |= {"global_batch": args.batch_size, "threads_per_rank": args.threads} | setup
-    record |= {"device_name": device_name(args.device), "host": platform.node()}
+    record |= {"global_batch": record.pop("batch_size"), "threads_per_rank": record.pop("threads")}
+    record |= {"device_name": device_name(args.device), "host": platform.node()} | setup
     record |= {"torch": torch.__version__, "python": platform.python_version()}
     record |= {"epochs": len(losses), "epoch_seconds": epoch_seconds}
     record |= {"images_per_second": images / median}

@@ -1,0 +1,50 @@
+# make demo        run every stage that this machine can run, print one table, draw one picture
+# make test        lint and the tests that take minutes
+# make test-slow   the tests that take longer
+# make sync        copy the lower half of stage 1's train.py into the other stages
+# make clean       remove what the targets above have made, except data/
+#
+# Each target first makes .venv and installs what it needs; the second time that takes no time.
+# make demo ARGS="--only 01 03 -b 240" hands flags to compare.py.
+
+PYTHON ?= python3
+BIN := .venv/bin
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow sync clean
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+demo: .venv/reader
+	@echo "== compare.py: every stage that this machine can run"
+	$(BIN)/python compare.py $(ARGS)
+
+test: .venv/maintainer
+	@echo "== lint"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@echo "== tests"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(ARGS)
+
+test-slow: .venv/maintainer
+	@echo "== slow tests"
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+sync:
+	$(PYTHON) tools/sync_shared_half.py
+
+clean:
+	rm -rf .venv timings checkpoints runs .pytest_cache .ruff_cache
+
+# The files .venv/reader and .venv/maintainer are stamps: younger than the requirements, all is there.
+.venv/reader: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	@echo "== setting up .venv from requirements.txt (once; with CUDA, PyTorch is some 5 GB)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.txt
+	@touch $@
+
+.venv/maintainer: requirements-dev.txt .venv/reader
+	@echo "== adding requirements-dev.txt"
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements-dev.txt
+	@touch $@

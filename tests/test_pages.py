@@ -1,0 +1,144 @@
+"""What the pages say: links, commands and figures are those of the repository and its records."""
+
+import argparse
+import importlib
+import json
+import re
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import ROOT, STAGES
+from torch.utils.data import DistributedSampler
+
+sys.path.insert(0, str(ROOT))
+import compare
+
+PAGES = [path for path in ROOT.rglob("*.md") if not {".venv", "data"} & set(path.parts)]
+RECORDS = ROOT / "docs" / "timings" / "cpu-2-cores"
+
+
+def record(name):
+    return json.loads((RECORDS / f"{name}.json").read_text())
+
+
+def fenced(page):
+    """The code blocks of a page: [(language, text), ...]"""
+    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" not in link:
+            target, _, anchor = link.partition("#")
+            found = page.parent / target if target else page
+            assert found.exists(), link
+            if anchor:
+                titles = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
+                assert anchor in {title.lower().replace(" ", "-") for title in titles}, link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_scripts_and_flags_in_commands_exist(page):
+    commands = [text for language, text in fenced(page) if language == "sh"]
+    commands += re.findall(r"`((?:python|torchrun|git diff)[^`]*)`", page.read_text())
+    for command in "\n".join(commands).replace("\\\n", " ").splitlines():
+        for script in re.findall(r"[\w./]+\.py\b", command):
+            assert (ROOT / script).is_file(), command
+            source = (ROOT / script).read_text()
+            flags = re.findall(r"(?<= )--[a-z-]+", command.partition(script)[2])
+            assert all(f'"{flag}"' in source or flag == "--help" for flag in flags), command
+        for target in re.findall(r"^make ([\w-]+)", command):
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
+
+
+def test_the_readme_has_the_table_of_the_committed_records(capsys, monkeypatch):
+    arguments = ["compare.py", "--no-run", "--record", str(RECORDS)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    args, _ = compare.parse()
+    assert (
+        f"```\n{compare.table(compare.read_records(args))}\n```" in (ROOT / "README.md").read_text()
+    )
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_output_on_a_rooms_page_is_that_of_its_record(stage):
+    (path,) = [
+        path
+        for path in RECORDS.glob(f"{stage}-*.json")
+        if json.loads(path.read_text())["amp"] == "off"
+    ]
+    measured = json.loads(path.read_text())
+    page = (ROOT / stage / "README.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("epoch ")]
+    assert len(lines) == measured["epochs"]
+    module = importlib.import_module(f"{stage}.train")
+    for epoch, line in enumerate(lines):
+        phases, loss = measured["phase_seconds"][0][epoch], measured["train_loss"][epoch]
+        expected = module.epoch_line(type("", (), measured), epoch, 60_000, phases, loss, 0)
+        assert line.rpartition("  accuracy")[0] == expected.rpartition("  accuracy")[0]
+    assert lines[-1].endswith(f"{measured['test_accuracy']:7.2%}")
+    assert f"{measured['test_correct']:,} of 10,000 test images correct" in page
+    assert f"median epoch {compare.median_epoch(measured):.2f} s" in page
+    assert path.name in page
+
+
+def test_figures_in_the_rooms_come_from_records():
+    room1, room3, room4 = (
+        (ROOT / stage / "README.md").read_text() for stage in (STAGES[0], *STAGES[2:4])
+    )
+    base, ddp, torchrun = (
+        record(name)
+        for name in ("01_baseline-1xcpu", "03_ddp_spawn-2xcpu", "04_ddp_torchrun-2xcpu")
+    )
+    assert f"{compare.median_epoch(record('workers-1/01_baseline-1xcpu')):.2f}" in room1
+    assert f"{compare.median_epoch(record('threads-2/01_baseline-1xcpu')):.2f} seconds" in room1
+    assert f"{compare.median_epoch(record('threads-2/03_ddp_spawn-2xcpu')):.2f} seconds" in room3
+    assert f"{compare.median_epoch(record('ranks-4/03_ddp_spawn-4xcpu')):.2f} seconds" in room3
+    assert f"{compare.ratios(ddp, base)[0]} times" in room3
+    large = [record(f"batch-240/{name}") for name in ("03_ddp_spawn-2xcpu", "01_baseline-1xcpu")]
+    assert f"{compare.ratios(*large)[0]} times" in room3
+    assert f"{compare.ratios(*large)[0]} times" in (ROOT / "README.md").read_text()
+    step = compare.phases_per_step(base)
+    shares = [f"{value / sum(step.values()):.0%}".replace("%", " %") for value in step.values()]
+    assert all(share in room1 for share in shares[:3])
+    for seconds in (torchrun["startup_seconds"], ddp["startup_seconds"]):
+        assert f"{seconds:.1f}" in room4
+    for phase, name in (("forward", "forward"), ("backward and averaging", "backward")):
+        for row in (ddp, base):
+            assert f"{compare.phases_per_step(row)[phase] / 2:.1f}" in room3, name
+
+
+def test_facts_on_the_other_pages():
+    padded = sum(len(DistributedSampler(range(10_000), 3, rank)) for rank in range(3))
+    assert padded == 10_002
+    model = importlib.import_module("01_baseline.train").ConvNet()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 29_034
+    assert sum(p.numel() * p.element_size() for p in model.parameters()) == 116_136
+    assert "10,002" in (ROOT / "docs/checklist.md").read_text()
+    assert "116,136" in (ROOT / "docs/glossary.md").read_text()
+    assert "29,034" in (ROOT / "01_baseline/README.md").read_text()
+
+
+def test_syncbatchnorm_is_not_for_cpus():
+    stage3 = importlib.import_module("03_ddp_spawn.train")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    args, cpu = argparse.Namespace(timeout=10), torch.device("cpu")
+    with stage3.process_group(args, cpu, rank=0, world_size=1, store=store):
+        with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
+            torch.nn.SyncBatchNorm(2)(torch.zeros(2, 2))
+
+
+def test_names_on_the_checklist_are_in_the_script():
+    source = (ROOT / "03_ddp_spawn/train.py").read_text()
+    table = (ROOT / "docs/checklist.md").read_text().partition("## Where to find it")[2]
+    names = re.findall(r"`(\w+)`", table.partition("## Three")[0])
+    assert len(names) > 8 and all(name in source for name in names)
+
+
+def test_committed_records_name_no_place_on_a_disk():
+    for path in (ROOT / "docs" / "timings").rglob("*.json"):
+        assert not re.search(r'"/', path.read_text()), path
