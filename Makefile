@@ -34,7 +34,7 @@ sync:
 	$(PYTHON) tools/sync_shared_half.py
 
 clean:
-	rm -rf .venv timings checkpoints runs .pytest_cache .ruff_cache
+	rm -rf .venv timings checkpoints runs .pytest_cache .ruff_cache .hypothesis
 
 # The files .venv/reader and .venv/maintainer are stamps: younger than the requirements, all is there.
 .venv/reader: requirements.txt

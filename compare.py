@@ -4,7 +4,8 @@
     python compare.py --only 01 03 -b 240   # flags that are not listed here go to every stage
     python compare.py --no-run              # read the records that are there already
 
-Stages 3 and 4 run without and with mixed precision. A ratio is formed only between rows that agree
+Stages 2 and 3 also run on what their by_hand.py has written out; stages 3 and 4 without and with
+mixed precision. A ratio is formed only between rows that agree
 in everything but the way they are parallel; for every other row a note says in what it differs.
 Exit code 1 if a stage failed, 2 if there is nothing to compare.
 """
@@ -32,6 +33,7 @@ import torch
 ROOT = Path(__file__).resolve().parent
 STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multinode")
 WITH_AMP = ("03_ddp_spawn", "04_ddp_torchrun")
+BY_HAND = {"02_dp": ["by_hand"], "03_ddp_spawn": ["by_hand_bucketed", "by_hand_naive"]}
 # Two rows that differ in one of these did other work, or did it on another machine.
 ALIKE = ("dataset", "global_batch", "epochs", "threads_per_rank", "workers", "amp", "torch", "host")
 ALIKE += ("device_name",)
@@ -53,9 +55,10 @@ def main() -> int:
         stage_flags = ["--data", str(find_data(args)), *stage_flags]
         jobs = plan(args)
         rows = []
-        for number, (stage, amp) in enumerate(jobs, start=1):
-            print(f"[{number}/{len(jobs)}] {stage}{' with ' + amp if amp != 'off' else ''}")
-            rows.append(run(args, stage, amp, stage_flags))
+        for number, job in enumerate(jobs, start=1):
+            amp = "" if job["amp"] == "off" else f" with {job['amp']}"
+            print(f"[{number}/{len(jobs)}] {name(job)}{amp}")
+            rows.append(run(args, job, stage_flags))
     good = [row for row in rows if "failed" not in row]
     print("\n" + table(rows))
     if good:
@@ -99,14 +102,18 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
 # ---------------------------------------------------------------- running the stages
 
 
-def plan(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """-> [(stage, amp), ...] in the order of the rows"""
+def plan(args: argparse.Namespace) -> list[dict]:
+    """-> [{"stage", "variant", "amp"}, ...] in the order of the rows"""
     amps = ["bf16"]  # on a CPU fp16 works too, but slowly: it is for GPUs
     if args.device == "cuda":
         amps = ["fp16", "bf16"] if torch.cuda.is_bf16_supported(False) else ["fp16"]
-    return [
-        (stage, amp) for stage in args.only for amp in ["off", *(amps if stage in WITH_AMP else [])]
-    ]
+    jobs = []
+    for stage in args.only:
+        variants = ["", *(BY_HAND.get(stage, []) if args.world_size > 1 else [])]
+        jobs += [{"stage": stage, "variant": variant, "amp": "off"} for variant in variants]
+        if stage in WITH_AMP:
+            jobs += [{"stage": stage, "variant": amp, "amp": amp} for amp in amps]
+    return jobs
 
 
 def find_data(args: argparse.Namespace) -> Path:
@@ -134,15 +141,16 @@ def find_data(args: argparse.Namespace) -> Path:
     return drawn
 
 
-def run(args: argparse.Namespace, stage: str, amp: str, stage_flags: list[str]) -> dict:
-    """Run one stage and show what it prints -> its record, or {"stage", "amp", "failed": why}."""
+def run(args: argparse.Namespace, job: dict, stage_flags: list[str]) -> dict:
+    """Run a job and show what it prints -> its record, or the job with "failed": why."""
+    stage, amp = job["stage"], job["amp"]
     flags = ["--epochs", str(args.epochs), "--device", args.device, "--record", str(args.record)]
     flags += stage_flags + (["--amp", amp] if amp != "off" else [])
     started = time.time()
     with tempfile.TemporaryFile("w+") as errors:
         hosts = [
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=errors, text=True)
-            for command, env in commands(args, stage, flags)
+            for command, env in commands(args, job, flags)
         ]
         printers = [threading.Thread(target=print_lines, args=(host,)) for host in hosts]
         try:
@@ -162,22 +170,26 @@ def run(args: argparse.Namespace, stage: str, amp: str, stage_flags: list[str]) 
     ]
     if code or not fresh:
         print(f"    failed: {why}")
-        return {"stage": stage, "amp": amp, "failed": why}
+        return job | {"failed": why}
     record = json.loads(fresh[0].read_text()) | {"command_seconds": seconds}
     fresh[0].write_text(json.dumps(record, indent=1))  # seen from outside: with launcher and exit
     return record
 
 
-def commands(args: argparse.Namespace, stage: str, flags: list[str]):
+def commands(args: argparse.Namespace, job: dict, flags: list[str]):
     """Yield (command line, environment) of each process to start; stage 5 has one for each host."""
-    script = [str(ROOT / stage / "train.py"), *flags]
+    stage, by_hand = job["stage"], job["variant"].startswith("by_hand")
+    script = [str(ROOT / stage / ("by_hand.py" if by_hand else "train.py")), *flags]
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     env = os.environ | {"PYTHONUNBUFFERED": "1"}
     ranks = args.world_size
-    if stage in ("01_baseline", "02_dp"):
+    if stage == "02_dp" and by_hand:
+        yield [sys.executable, *script, "--train", "--devices", str(ranks)], env
+    elif stage in ("01_baseline", "02_dp"):
         yield [sys.executable, *script], env
     elif stage == "03_ddp_spawn":
-        yield [sys.executable, *script, "--world-size", str(ranks)], env
+        kind = ["--train", "--" + job["variant"].removeprefix("by_hand_")] if by_hand else []
+        yield [sys.executable, *script, *kind, "--world-size", str(ranks)], env
     elif stage == "04_ddp_torchrun":
         yield [*torchrun, "--standalone", "--nproc-per-node", str(ranks), *script], env
     else:
@@ -237,24 +249,29 @@ def read_records(args: argparse.Namespace) -> list[dict]:
     if not rows:
         print(f"compare.py: no records in {args.record}; run python compare.py", file=sys.stderr)
         sys.exit(2)
-    return sorted(rows, key=lambda row: (row["stage"], row["variant"], row["world_size"]))
+    return sorted(rows, key=rank_in_table)
+
+
+def rank_in_table(row: dict) -> tuple:
+    """Stage by stage; in each first fp32, itself and by hand, then mixed precision."""
+    return (row["stage"], row["amp"] != "off", row["amp"], row["variant"], row["world_size"])
 
 
 def table(rows: list[dict]) -> str:
     """The comparison as text: a line per row, then a note for each row that is not like stage 1."""
-    names = ("stage", "amp", "ranks", "device", "start-up", "epoch", "images/s")
-    names += ("speed-up", "efficiency", "accuracy", "command", "")
-    lines, notes = [names], []
+    titles = ("stage", "amp", "ranks", "device", "start-up", "epoch", "images/s")
+    titles += ("speed-up", "efficiency", "accuracy", "command", "")
+    lines, notes = [titles], []
     for row in rows:
         if "failed" in row:
-            lines.append((row["stage"], row["amp"], f"failed: {row['failed']}"))
+            lines.append((name(row), row["amp"], f"failed: {row['failed']}"))
             continue
         base, note = baseline(rows, row), ""
         if text := remark(row, base):
             notes += [text] if text not in notes else []
             note = f"({notes.index(text) + 1})"
         lines.append((*cells(row), *ratios(row, base), *outcome(row), note))
-    widths = [max(len(line[i]) for line in lines if len(line) > 3) for i in range(len(names))]
+    widths = [max(len(line[i]) for line in lines if len(line) > 3) for i in range(len(titles))]
     text = [about(rows)] if any("failed" not in row for row in rows) else []
     for line in lines:
         padded = [
@@ -266,6 +283,12 @@ def table(rows: list[dict]) -> str:
     return "\n".join(text + amp_gains(rows))
 
 
+def name(row: dict) -> str:
+    """The stage, and that it was done by hand where it was: "03_ddp_spawn by hand, naive"."""
+    way = row["variant"].removesuffix(row["amp"]).strip("-")
+    return row["stage"] + way.replace("by_hand_", " by hand, ").replace("by_hand", " by hand")
+
+
 def median_epoch(row: dict) -> float:
     """Seconds of an epoch; the first one warms up and does not count if there are others."""
     return statistics.median(row["epoch_seconds"][1:] or row["epoch_seconds"])
@@ -274,9 +297,10 @@ def median_epoch(row: dict) -> float:
 def cells(row: dict) -> tuple[str, ...]:
     """What was run and how fast, as text."""
     ranks = f"{row['world_size']}" + (f" on {row['hosts']} hosts" if row["hosts"] > 1 else "")
+    ranks += f" on {row['devices']} devices" if row["devices"] > row["world_size"] else ""
     startup, epoch = f"{row['startup_seconds']:.1f} s", f"{median_epoch(row):.2f} s"
     speed = f"{row['images_per_second']:,.0f}"
-    return (row["stage"], row["amp"], ranks, row["device"], startup, epoch, speed)
+    return (name(row), row["amp"], ranks, row["device"], startup, epoch, speed)
 
 
 def outcome(row: dict) -> tuple[str, str]:
@@ -328,10 +352,10 @@ def amp_gains(rows: list[dict]) -> list[str]:
     lines = []
     good = [row for row in rows if "failed" not in row]
     for row, fp32 in itertools.product(good, good):
-        one_stage = (row["stage"], row["world_size"]) == (fp32["stage"], fp32["world_size"])
+        one_stage = (name(row), row["world_size"]) == (name(fp32), fp32["world_size"])
         if one_stage and fp32["amp"] == "off" != row["amp"] and len(differences(row, fp32)) == 1:
             gain = row["images_per_second"] / fp32["images_per_second"]
-            lines.append(f"{row['stage']}: with {row['amp']} {gain:.2f} times the images/s of fp32")
+            lines.append(f"{name(row)}: with {row['amp']} {gain:.2f} times the images/s of fp32")
     return lines
 
 
@@ -379,7 +403,7 @@ def label(row: dict) -> str:
     ranks = f"{row['world_size']} rank" + ("s" if row["world_size"] > 1 else "")
     devices = f", {row['devices']} devices" if row["devices"] > row["world_size"] else ""
     amp = "" if row["amp"] == "off" else f" {row['amp']}"
-    return f"{row['stage']}{amp}\n{ranks}{devices}, {row['device']}"
+    return f"{name(row)}{amp}\n{ranks}{devices}, {row['device']}"
 
 
 def phases_per_step(row: dict) -> dict[str, float]:

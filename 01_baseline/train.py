@@ -3,6 +3,8 @@
 Every later stage is this program with a few lines changed. Above the ruled line stands what a stage
 teaches; below it what no stage changes: the model, the data, the stopwatch, the record, the flags.
 
+by_hand.py, beside this file, writes out what makes this work, and proves it.
+
     python 01_baseline/train.py
     python 01_baseline/train.py --epochs 1 --batch-size 240
 """

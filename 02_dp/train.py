@@ -6,6 +6,8 @@ New since stage 1:
 - the bare model stays what is optimized, evaluated and saved; the wrapper is only called
 - with fewer than two GPUs there is nothing to spread over, and the model is called as it is
 
+by_hand.py, beside this file, writes out what makes this work, and proves it.
+
     python 02_dp/train.py
     python 02_dp/train.py --epochs 1 --batch-size 240
 """
@@ -30,6 +32,7 @@ from pathlib import Path
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.nn.parallel import DataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
@@ -57,7 +60,7 @@ def train(args, device, devices):
     if args.load:
         load_model(args.load, model)
     optimizer, schedule = sgd_one_cycle(model, args.lr, args.epochs * len(loader))
-    dp_model = nn.DataParallel(model) if devices > 1 else model
+    dp_model = DataParallel(model) if devices > 1 else model
     if devices == 1:
         print(f"{STAGE}: DataParallel has nothing to spread over; the model is called as it is")
 

@@ -8,6 +8,8 @@ New since stage 1:
 - evaluation is shared and exact, loss and counts are summed over the ranks, rank 0 prints and saves
 - --amp: autocast to fp16 with a GradScaler, which is saved with the model, or to bf16 without
 
+by_hand.py, beside this file, writes out what makes this work, and proves it.
+
     python 03_ddp_spawn/train.py
     python 03_ddp_spawn/train.py --epochs 1 --batch-size 240 --world-size 2 --amp bf16
 """

@@ -7,6 +7,8 @@ New since stage 3:
 - --tensorboard: rank 0 also writes TensorBoard's events and a text log
 - --target-accuracy: rank 0 decides to stop, and tells all ranks its verdict as an object
 
+by_hand.py, beside this file, writes out what makes this work, and proves it.
+
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/train.py
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/train.py --amp bf16 --tensorboard runs
 """

@@ -6,6 +6,8 @@ New since stage 4:
   and saves, once for all hosts
 - the record knows the number of hosts
 
+by_hand.py, beside this file, writes out what makes this work, and proves it.
+
 The same line on each of two hosts, with the address of one of them. To rehearse on one machine, run
 it as it stands in two terminals:
 

@@ -83,6 +83,18 @@ def test_mixed_precision_is_compared_with_its_own_stage():
     assert compare.amp_gains([fp32, bf16 | {"global_batch": 240}]) == []
 
 
+def test_rows_by_hand_are_named_and_compared_like_others():
+    threads = row("02_dp", **DDP | {"world_size": 1}) | {"variant": "by_hand", "devices": 2}
+    naive = row("03_ddp_spawn", **DDP, variant="by_hand_naive")
+    bf16 = naive | {"amp": "bf16", "variant": "by_hand_naive-bf16"}
+    lines = compare.table([row(), threads, naive, bf16]).splitlines()
+    assert lines[3].startswith("02_dp by hand ") and "1 on 2 devices" in lines[3]
+    assert lines[3].split()[-5:-3] == ["1.50", "75%"]
+    assert lines[4].startswith("03_ddp_spawn by hand, naive ") and " 1.50 " in lines[4]
+    assert lines[-1].startswith("03_ddp_spawn by hand, naive: with bf16")
+    assert compare.amp_gains([row("03_ddp_spawn", **DDP), bf16]) == []
+
+
 def test_without_stage_1_there_is_no_ratio():
     text = compare.table([row("03_ddp_spawn", **DDP)])
     line = next(line for line in text.splitlines() if line.startswith("03_ddp_spawn"))
@@ -141,8 +153,9 @@ def test_every_stage_is_run(reader):
     names = {path.name for path in (reader.folder / "timings").glob("*.json")}
     assert {name.split("-")[0] for name in names} == set(STAGES)
     assert {"03_ddp_spawn-bf16-2xcpu.json", "05_multinode-2hosts-2xcpu.json"} <= names
+    assert {"02_dp-by_hand-1xcpu.json", "03_ddp_spawn-by_hand_naive-2xcpu.json"} <= names
     lines = [line for line in result.out.splitlines() if line[:1] == "0" and " cpu " in line]
-    assert len(lines) == len(names) == 7
+    assert len(lines) == len(names) == 10
     assert "nothing to spread over" in result.out and "NOT MNIST" in result.out
     record = json.loads((reader.folder / "timings/04_ddp_torchrun-2xcpu.json").read_text())
     assert record["command_seconds"] > record["total_seconds"] > 0

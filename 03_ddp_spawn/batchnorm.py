@@ -1,0 +1,186 @@
+"""BatchNorm on two ranks: what the plain one does to them, and a synchronised one by hand.
+
+BatchNorm normalizes by the statistics of the batch it is given, and a rank is given only its share.
+nn.SyncBatchNorm sums the statistics over the ranks, on GPUs only. The one below does so anywhere,
+and shows on two ranks that it computes what one process computes with the whole batch.
+
+    python 03_ddp_spawn/batchnorm.py
+"""
+
+import copy
+import signal
+import sys
+from datetime import timedelta
+
+if __name__ == "__mp_main__":  # a spawned rank: Ctrl-C just ends it, its parent tells the reader
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: stage 3's process_group says why
+import torch.multiprocessing as mp
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+
+class SyncBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d whose mean and variance are those of all ranks' images: [B, C, H, W] -> the same.
+
+    The ranks' batches may differ in size. Raises ValueError unless x has four dimensions, and, on
+    all ranks, if they have no more than one value per channel together.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        self._check_input_dim(x)
+        x = x.to(torch.promote_types(x.dtype, torch.float32))  # sums would not fit into 16 bits
+        dims = (0, 2, 3)  # images, rows, columns: everything but the channels
+        values = x.new_tensor([x.numel() / x.size(1)])  # per channel
+        *sums, values = SumOverRanks.apply(torch.cat([x.sum(dims), values]))
+        if values <= 1:
+            raise ValueError("BatchNorm needs more than one value per channel to train on")
+        mean = torch.stack(sums) / values
+        centered = x - mean[:, None, None]
+        variance = SumOverRanks.apply(centered.square().sum(dims)) / values
+        self.remember(mean, variance * values / (values - 1))
+        scale = self.weight / (variance + self.eps).sqrt()
+        return centered * scale[:, None, None] + self.bias[:, None, None]
+
+    @torch.no_grad()
+    def remember(self, mean: Tensor, unbiased_variance: Tensor) -> None:
+        """Move the running statistics, which are used in evaluation, towards those of a batch."""
+        self.num_batches_tracked += 1
+        self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+        self.running_var.lerp_(unbiased_variance.to(self.running_var), self.momentum)
+
+
+class SumOverRanks(torch.autograd.Function):
+    """An all-reduce that gradients pass through.
+
+    Every rank's loss depends on the sum, and the sum on every rank's tensor: so in backward what
+    all losses want changed in the sum is summed up too.
+    """
+
+    @staticmethod
+    def forward(ctx, tensor: Tensor) -> Tensor:
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return SumOverRanks.apply(gradient)
+
+
+def convert(module: nn.Module) -> nn.Module:
+    """Replace every BatchNorm2d in a model by a synchronised one with the same numbers in it.
+
+    It has to be called before the optimizer is made, as nn.SyncBatchNorm's conversion has to.
+    """
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            synced = SyncBatchNorm2d(child.num_features, child.eps, child.momentum)
+            synced.to(child.weight.device, child.weight.dtype).load_state_dict(child.state_dict())
+            setattr(module, name, synced.train(child.training))
+        else:
+            convert(child)
+    return module
+
+
+def prove() -> None:
+    """All that this script claims, seen from one of the ranks."""
+    from train import ConvNet
+
+    try:
+        nn.SyncBatchNorm(1)(torch.rand(2, 1, 4, 4))
+        claim(False, "nn.SyncBatchNorm refuses to work on a CPU")
+    except ValueError as error:
+        claim(True, f'nn.SyncBatchNorm on a CPU: "{error}"')
+
+    torch.manual_seed(0)
+    model = ConvNet().double()  # 16 digits: rounding cannot be taken for a mistake
+    batches = [
+        (torch.rand(24, 1, 28, 28, dtype=torch.double), torch.randint(10, (24,))) for _ in range(20)
+    ]
+    alone = train(copy.deepcopy(model), batches)
+    say("\nAfter 20 steps with 24 images on two ranks, the distance to one process, float64:")
+    synced = train_on_ranks(convert(copy.deepcopy(model)), batches)
+    far = distance(synced.parameters(), alone.parameters())
+    claim(far < 1e-10, f"synchronised, parameters: {far:.0e}")
+    far = distance(synced.buffers(), alone.buffers())
+    claim(far < 1e-10, f"synchronised, running statistics: {far:.0e}")
+    plain = train_on_ranks(copy.deepcopy(model), batches)
+    far = distance(plain.parameters(), alone.parameters())
+    claim(far > 1e-3, f"plain, parameters: {far:.3f}; each rank normalizes by its own 12 images")
+    far = distance(plain.buffers(), alone.buffers())
+    claim(far > 1e-3, f"plain, running statistics: {far:.3f}")
+
+    say("\nWhat does the model know that rank 0 saves? Images with mean 0 on rank 0, 10 on rank 1:")
+    images = torch.randn(1000, 1, 4, 4) + 10 * dist.get_rank()
+    for norm, expected in ((nn.BatchNorm2d(1, momentum=1), 0), (SyncBatchNorm2d(1, momentum=1), 5)):
+        norm(images)
+        told = torch.tensor(norm.running_mean.tolist())
+        dist.broadcast(told, src=0)  # what rank 0 would save
+        name = type(norm).__name__
+        claim(abs(told - expected) < 0.1, f"{name}: running mean {told.item():.2f}; the truth is 5")
+
+
+def train(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for x, y in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
+def train_on_ranks(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
+    """The same with every other image on each of two ranks."""
+    mine = slice(dist.get_rank(), None, 2)
+    ddp_model = DistributedDataParallel(model, broadcast_buffers=False)
+    train(ddp_model, [(x[mine], y[mine]) for x, y in batches])
+    return model
+
+
+def distance(ours, theirs) -> float:
+    return max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+
+
+def say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def claim(held: bool, text: str) -> None:
+    """Say what was found; if any rank found it otherwise, end with exit code 1."""
+    ranks_that_agree = torch.tensor(int(held))
+    dist.all_reduce(ranks_that_agree)
+    held = ranks_that_agree == dist.get_world_size()
+    say(f"{'ok    ' if held else 'FAILED'} {text}")
+    if not held:
+        sys.exit(1)
+
+
+def run_rank(rank: int, port: int) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    patience = timedelta(seconds=60)
+    dist.init_process_group("gloo", timeout=patience, rank=rank, world_size=2, store=store)
+    try:
+        prove()
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    try:
+        mp.spawn(run_rank, args=(store.port,), nprocs=2)
+    except mp.ProcessExitedException:
+        sys.exit(1)  # a claim did not hold, and that was said
+    except KeyboardInterrupt:
+        print("\n03_ddp_spawn/batchnorm.py: interrupted", file=sys.stderr)
+        sys.exit(130)

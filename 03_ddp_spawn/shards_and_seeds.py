@@ -1,0 +1,222 @@
+"""Who gets which image, and who draws which random number? The tables behind two common traps.
+
+First: what DistributedSampler deals to each rank, with and without set_epoch, and what the images
+that it repeats do to an accuracy. Second: when two ranks draw the same random numbers, and so turn
+and crop their images alike: by how they are seeded, with and without loader workers, spawned and
+forked.
+
+    python 03_ddp_spawn/shards_and_seeds.py
+"""
+
+import multiprocessing
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+SEEDINGS = {  # what each rank sets -> do two ranks draw alike, with 0 and with 2 workers?
+    "nothing": (False, False),
+    "torch.manual_seed(42)": (True, True),
+    "torch.manual_seed(42 + rank)": (False, False),
+    "DataLoader's generator: 42": (False, True),
+    "DataLoader's generator: 42 + rank": (False, False),
+    "manual_seed(42), generator: 42 + rank": (True, False),
+}
+FORKED = SEEDINGS | {  # forked ranks inherit their parent's generator, in the state it was in
+    "nothing": (True, True),
+    "DataLoader's generator: 42": (True, True),
+    "DataLoader's generator: 42 + rank": (True, False),
+}
+
+
+# ---------------------------------------------------------------- who gets which image
+
+
+def shards(images: int, world_size: int, epoch: int = 0, **options) -> list[list[int]]:
+    """The indices of the images that DistributedSampler deals to each rank.
+
+    options: shuffle, seed, drop_last. Raises ValueError if there is nothing to deal, or nobody.
+    """
+    if images < 1 or world_size < 1:
+        raise ValueError(f"{images} images on {world_size} ranks: both must be at least 1")
+    samplers = [
+        DistributedSampler(range(images), world_size, r, **options) for r in range(world_size)
+    ]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    return [list(sampler) for sampler in samplers]
+
+
+def padding(dealt: list[list[int]]) -> list[list[bool]]:
+    """Which of the dealt images are there for the second time, to make all shares equally long."""
+    seen, marks = set(), [[] for _ in dealt]
+    for row in zip(*dealt):  # the order in which the images were dealt: one to each rank in turn
+        for mark, index in zip(marks, row):
+            mark.append(index in seen)
+            seen.add(index)
+    return marks
+
+
+def accuracies(images: int, world_size: int, wrong: set[int]) -> dict[str, float]:
+    """Four ways to count the share of right answers of a model that gets the images `wrong` wrong.
+
+    "exact": every rank takes range(rank, images, world_size), nothing is padded. "padded" and
+    "dropped": DistributedSampler's shares, counts divided by counts. "mixed": counts of padded
+    shares divided by the number of images. Not a number where no image is left to count.
+    """
+    exact = [list(range(rank, images, world_size)) for rank in range(world_size)]
+    padded = shards(images, world_size, shuffle=False)
+    dropped = shards(images, world_size, shuffle=False, drop_last=True)
+
+    def right(dealt):
+        return sum(index not in wrong for share in dealt for index in share)
+
+    def share_of_right(dealt):
+        count = sum(map(len, dealt))
+        return right(dealt) / count if count else float("nan")
+
+    return {
+        "exact": share_of_right(exact),
+        "padded": share_of_right(padded),
+        "dropped": share_of_right(dropped),
+        "mixed": right(padded) / images,
+    }
+
+
+def show_shards() -> None:
+    print(
+        "10 images on 4 ranks, as DistributedSampler(shuffle=False) deals them. * repeats an image:"
+    )
+    dealt = shards(10, 4, shuffle=False)
+    for rank, (share, marks) in enumerate(zip(dealt, padding(dealt))):
+        print(
+            f"   rank {rank}:", *(f"{i}*" if again else f"{i} " for i, again in zip(share, marks))
+        )
+    claim(sum(map(sum, padding(dealt))) == 2, "2 images are dealt twice, so that all have 3")
+
+    print("\n8 images on 2 ranks, shuffled, in three epochs:")
+    without = [shards(8, 2, epoch=0) for _ in range(3)]
+    with_it = [shards(8, 2, epoch=epoch) for epoch in range(3)]
+    for epoch in range(3):
+        print(f"   epoch {epoch}   without set_epoch {without[epoch]}   with {with_it[epoch]}")
+    claim(
+        without[0] == without[1] == without[2], "without set_epoch every epoch has the same order"
+    )
+    claim(len({str(order) for order in with_it}) == 3, "with it each has its own")
+    apart = sorted(shards(8, 2, epoch=0)[0] + shards(8, 2, epoch=1)[1])
+    never = set(range(8)) - set(apart)
+    claim(never, f"rank 0 in epoch 0 and rank 1 in epoch 1 see {apart} between them, never {never}")
+
+
+def show_accuracies() -> None:
+    print("\nAccuracy of one model, counted in four ways:")
+    print(f"   {'':40}{'exact':>10}{'padded':>10}{'dropped':>10}{'mixed':>10}")
+    table = {}
+    for images, world_size, wrong in (
+        *((10_000, world_size, 0) for world_size in (2, 3, 4, 7)),
+        (10, 4, 9),
+    ):
+        found = table[images, world_size] = accuracies(images, world_size, {wrong})
+        row = f"{images:,} images on {world_size} ranks, number {wrong} wrong"
+        print(f"   {row:40}" + "".join(f"{share:10.2%}" for share in found.values()))
+    truth = {10_000: 0.9999, 10: 0.9}
+    claim(
+        all(row["exact"] == truth[images] for (images, _), row in table.items()), "exact is exact"
+    )
+    padded = [n for (images, n), row in table.items() if row["padded"] == truth[images]]
+    claim(
+        padded == [2, 4], "padded is so only where the ranks divide the images: 10,000 on 2 and 4"
+    )
+    most = max(row["mixed"] for row in table.values())
+    claim(most > 1, f"mixed, counts with padding divided without, finds up to {most:.0%} correct")
+
+
+# ---------------------------------------------------------------- who draws which random number
+
+
+class Augmented(Dataset):
+    """Four images whose augmentation is a random number: the item is the number alone."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        return torch.rand(()).item()
+
+
+def draw(rank: int, seeding: str, workers: int) -> list[float]:
+    """The random numbers that this process draws for its images under one of the SEEDINGS."""
+    generator = None
+    if "manual_seed(42" in seeding:
+        torch.manual_seed(42 + rank if "manual_seed(42 + rank)" in seeding else 42)
+    if "generator" in seeding:
+        seed = 42 + rank if seeding.endswith("42 + rank") else 42
+        generator = torch.Generator().manual_seed(seed)
+    # Forked workers start quickly. Spawned ones draw the same, each after an import of PyTorch.
+    context = "fork" if workers and can_fork() else None
+    loader = DataLoader(
+        Augmented(), num_workers=workers, generator=generator, multiprocessing_context=context
+    )
+    return [number.item() for number in loader]
+
+
+def can_fork() -> bool:
+    return sys.platform == "linux"  # macOS can too, but its own libraries do not survive it
+
+
+def draw_all(rank: int, results) -> None:
+    """On one rank: draw under all seedings. Those that set no seed come first, in a fresh state."""
+    torch.set_num_threads(1)
+    order = sorted(SEEDINGS, key=lambda seeding: "manual_seed" in seeding)
+    drawn = {(seeding, n): draw(rank, seeding, n) for seeding in order for n in (0, 2)}
+    torch.manual_seed(42)
+    drawn["dropout"] = F.dropout(torch.ones(1000), 0.5).tolist()
+    results.put((rank, drawn))
+
+
+def drawn_by_ranks(start_method: str, world_size: int = 2) -> list[dict]:
+    """What draw_all finds on each of several processes that were spawned, or forked."""
+    context = multiprocessing.get_context(start_method)
+    results = context.Queue()
+    ranks = [context.Process(target=draw_all, args=(r, results)) for r in range(world_size)]
+    for process in ranks:
+        process.start()
+    found = dict(results.get(timeout=60) for _ in ranks)
+    for process in ranks:
+        process.join()
+    return [found[rank] for rank in range(world_size)]
+
+
+def show_seeds() -> None:
+    for start_method, expected in (("spawn", SEEDINGS), ("fork", FORKED)):
+        print(f"\nDo two ranks ({start_method}ed) draw the same random numbers?")
+        if start_method == "fork" and not can_fork():
+            print("   (not tried: forking is for Linux)")
+            continue
+        first, second = drawn_by_ranks(start_method)
+        print(f"       {'what each rank sets':40}{'0 workers':12}2 workers")
+        for seeding, alike in expected.items():
+            found = tuple(first[seeding, n] == second[seeding, n] for n in (0, 2))
+            words = ["alike" if same else "different" for same in found]
+            claim(found == alike, f"{seeding:40}{words[0]:12}{words[1]}")
+    claim(
+        first["dropout"] == second["dropout"], "with one seed for all, dropout masks are alike too"
+    )
+
+
+def claim(held: bool, text: str) -> None:
+    """Print what was found; if it is not what this script claims, end with exit code 1."""
+    print("ok    " if held else "FAILED", text)
+    if not held:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        show_shards()
+        show_accuracies()
+        show_seeds()
+    except KeyboardInterrupt:
+        print("\n03_ddp_spawn/shards_and_seeds.py: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,145 @@
+"""Does every stage compute what one process computes? How far apart are they after 20 steps?
+
+Every way to train runs the `train_epoch` of its stage from the same weights on the same 20 batches
+of 24 images, dealt out over its ranks or threads. The table shows the largest difference of any
+parameter to stage 1, with BatchNorm frozen, synchronised over the ranks (by hand, since PyTorch's
+needs GPUs), and plain, which is what the stages use on a CPU.
+
+    python benchmarks/equality.py
+"""
+
+import argparse
+import copy
+import importlib
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+stage1 = importlib.import_module("01_baseline.train")
+stage2 = importlib.import_module("02_dp.train")
+threads = importlib.import_module("02_dp.by_hand")
+stage3 = importlib.import_module("03_ddp_spawn.train")
+by_hand = importlib.import_module("03_ddp_spawn.by_hand")
+batchnorm = importlib.import_module("03_ddp_spawn.batchnorm")
+stage4 = importlib.import_module("04_ddp_torchrun.train")
+
+CPU = torch.device("cpu")
+NORMS = ("frozen", "synced", "plain")
+DTYPES = (torch.float64, torch.float32)
+STEPS, BATCH, LR = 20, 24, 0.01
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(f"Largest difference of a parameter to stage 1: {STEPS} steps, {BATCH} images, lr {LR}")
+    print(f"{'':34}" + "".join(f"{str(dtype)[6:]:^30}" for dtype in DTYPES))
+    print(f"{'BatchNorm':34}" + "".join(f"{norm:>10}" for _ in DTYPES for norm in NORMS))
+    for way, distances in table().items():
+        cells = (distances.get((dtype, norm)) for dtype in DTYPES for norm in NORMS)
+        print(f"{way:34}" + "".join(f"{'-' if c is None else f'{c:.0e}':>10}" for c in cells))
+
+
+def table(world_sizes: tuple[int, ...] = (2, 3)) -> dict[str, dict]:
+    """-> {way: {(dtype, norm): the largest difference of a parameter to stage 1}}"""
+    cases = [(dtype, norm) for dtype in DTYPES for norm in NORMS]
+    alone = {case: train_alone(*case) for case in cases}
+    found = {}
+    for n in world_sizes:
+        trained = {case: train_on_threads(*case, n) for case in cases if case[1] != "synced"}
+        found[f"stage 2 by hand, {n} threads"] = trained
+    for n in world_sizes:
+        for name, trained in by_hand.on_ranks(n, train_in_all_ways)[0].items():
+            found[f"{name}, {n} ranks"] = trained
+    return {
+        way: {case: distance(trained[case], alone[case]) for case in trained}
+        for way, trained in found.items()
+    }
+
+
+def train_alone(dtype: torch.dtype, norm: str) -> list[torch.Tensor]:
+    """Stage 1's epoch -> the parameters after it."""
+    # In one process, plain BatchNorm already sees all there is to synchronise.
+    model = make_model(dtype, "frozen" if norm == "frozen" else "plain")
+    stage1.train_epoch(model, batches(), *stage1.sgd_one_cycle(model, LR, STEPS), CPU)
+    return parameters(model)
+
+
+def train_on_threads(dtype: torch.dtype, norm: str, devices: int) -> list[torch.Tensor]:
+    """Stage 2's epoch, with the DataParallel that works on threads."""
+    model = make_model(dtype, norm)
+    dp_model = threads.DataParallel(model, [CPU] * devices)
+    stage2.train_epoch(dp_model, batches(), *stage2.sgd_one_cycle(model, LR, STEPS), CPU)
+    return parameters(model)
+
+
+def train_in_all_ways() -> dict[str, dict]:
+    """On one of several ranks: the epochs of stages 3 and 4, and of DDP by hand."""
+
+    def ddp(model):
+        return DistributedDataParallel(model, broadcast_buffers=False)
+
+    ways = {"stage 3": (stage3, ddp), "stage 4": (stage4, ddp)}
+    ways |= {"stage 3, naive by hand": (stage3, by_hand.NaiveDDP)}
+    ways |= {"stage 3, buckets by hand": (stage3, by_hand.BucketedDDP)}
+    found = {}
+    for name, (stage, wrap) in ways.items():
+        found[name] = {}
+        for dtype in DTYPES:
+            for norm in NORMS:
+                model = make_model(dtype, norm)
+                scaler = torch.amp.GradScaler("cpu", enabled=False)
+                steps = (*stage.sgd_one_cycle(model, LR, STEPS), scaler)
+                args = argparse.Namespace(amp="off")
+                rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+                stage.train_epoch(wrap(model), batches(rank, world_size), *steps, CPU, args)
+                found[name][dtype, norm] = parameters(model)
+    return found
+
+
+class FrozenBatchNorm(nn.BatchNorm2d):
+    """Normalizes by its running statistics also in training, and leaves them as they are."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        return super().train(False)
+
+
+def make_model(dtype: torch.dtype, norm: str) -> nn.Module:
+    """The ConvNet with the same weights every time, and the wanted kind of BatchNorm in it."""
+    torch.manual_seed(0)
+    model = stage1.ConvNet()
+    if norm == "frozen":
+        for block in (model.block1, model.block2):
+            block[1] = FrozenBatchNorm(block[1].num_features)
+    if norm == "synced":
+        batchnorm.convert(model)
+    model.to(dtype)
+    model.register_forward_pre_hook(to_the_type_of_its_weights)
+    return model
+
+
+def to_the_type_of_its_weights(model: nn.Module, inputs: tuple) -> tuple:
+    return (inputs[0].to(model.linear.weight.dtype),)
+
+
+def batches(rank: int = 0, world_size: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """A rank's share of the same batches of random images and labels."""
+    random = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (STEPS, BATCH, 28, 28), dtype=torch.uint8, generator=random)
+    labels = torch.randint(10, (STEPS, BATCH), generator=random)
+    return [(x[rank::world_size], y[rank::world_size]) for x, y in zip(images, labels)]
+
+
+def parameters(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach() for parameter in copy.deepcopy(model).parameters()]
+
+
+def distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    return max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+
+
+if __name__ == "__main__":
+    main()

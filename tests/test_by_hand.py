@@ -1,0 +1,109 @@
+"""Every by_hand.py: it proves what it claims, and notices when it is broken."""
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+SCRIPTS = [
+    "01_baseline/by_hand.py",
+    "02_dp/by_hand.py",
+    "03_ddp_spawn/by_hand.py",
+    "03_ddp_spawn/batchnorm.py",
+    "03_ddp_spawn/shards_and_seeds.py",
+    "03_ddp_spawn/amp.py",
+    "04_ddp_torchrun/by_hand.py",
+    "05_multinode/by_hand.py",
+]
+
+
+def quoted_lines(script):
+    """The lines of its output that the room's page shows, in its section on by_hand.py."""
+    page = (ROOT / script).with_name("README.md").read_text()
+    section = page.partition("\n## By hand\n")[2].partition("\n## ")[0]
+    lines = []
+    for language, text in re.findall(r"^```(\w*)\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        lines += text.splitlines() if language == "" and "Milliseconds" not in text else []
+    return lines
+
+
+def without_figures(line):
+    return re.sub(r"[-+\d.,e]+", "#", line).strip()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_it_runs_alone_and_its_claims_hold(reader, script):
+    result = reader.run(f"python {script}")
+    if script.endswith("by_hand.py"):
+        printed = {without_figures(line) for line in result.out.splitlines()}
+        stale = [line for line in quoted_lines(script) if without_figures(line) not in printed]
+        assert quoted_lines(script) and not stale, result
+    assert result.code == 0, result
+    verdicts = [line.split()[0] for line in result.out.splitlines() if line.strip()]
+    assert verdicts.count("ok") >= 6 and "FAILED" not in verdicts, result
+
+
+BREAKS = [  # one for each script; the others are slow tests
+    ("01_baseline/by_hand.py", "y.split(sizes)", "y.flip(0).split(sizes)"),
+    ("02_dp/by_hand.py", "total.grad += own", "total.grad = own"),
+    (
+        "03_ddp_spawn/by_hand.py",
+        "torch.div(gradient, dist.get_world_size()",
+        "torch.div(gradient, 1",
+    ),
+    ("03_ddp_spawn/batchnorm.py", "return SumOverRanks.apply(gradient)", "return gradient"),
+    ("03_ddp_spawn/shards_and_seeds.py", "sampler.set_epoch(epoch)", "sampler.set_epoch(0)"),
+    ("03_ddp_spawn/amp.py", "scaler.unscale_(optimizer)", "pass"),
+    ("04_ddp_torchrun/by_hand.py", '"GROUP_RANK": "0"', '"GROUP_RANK": "1"'),
+    ("05_multinode/by_hand.py", "mine += received", "mine -= received"),
+]
+MORE_BREAKS = [
+    ("02_dp/by_hand.py", "copied.copy_(original)", "pass"),
+    ("03_ddp_spawn/by_hand.py", "parameter.grad /= dist.get_world_size()", "parameter.grad /= 1"),
+    ("03_ddp_spawn/by_hand.py", ">= limit", "> 2 * limit"),
+    ("03_ddp_spawn/by_hand.py", "self.averaging = self.wanted", "self.averaging = True"),
+    ("03_ddp_spawn/batchnorm.py", "variance * values / (values - 1)", "variance"),
+    ("04_ddp_torchrun/by_hand.py", "return rank, code", "return rank, 0"),
+    ("05_multinode/by_hand.py", "reversed(levels)", "levels"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "right", "wrong"),
+    [*BREAKS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_BREAKS)],
+)
+def test_it_notices_when_it_is_broken(tmp_path, script, right, wrong):
+    room, name = script.split("/")
+    shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / script
+    text = path.read_text()
+    assert text.count(right) >= 1
+    path.write_text(text.replace(right, wrong))
+    run = subprocess.run(
+        [sys.executable, name], cwd=path.parent, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 1, run
+    assert "FAILED" in run.stdout and "Traceback" not in run.stderr.partition("launcher")[0], run
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_table_of_equality_holds(world_size):
+    """DDP computes what one process computes: 20 steps through the stages' own train_epoch."""
+    equality = importlib.import_module("benchmarks.equality")
+    table = equality.table(world_sizes=(world_size,))
+    assert len(table) == 5
+    (float64, float32), plain = equality.DTYPES, set()
+    for way, found in table.items():
+        on_threads = way.startswith("stage 2")
+        assert len(found) == (4 if on_threads else 6)
+        assert found[float64, "frozen"] < 1e-10, way
+        assert found[float32, "frozen"] < 1e-4, way
+        if not on_threads:
+            assert found[float64, "synced"] < 1e-10, way
+            assert found[float32, "synced"] < 1e-3, way
+        plain.add(found[float64, "plain"])
+    assert min(plain) > 1e-4, "plain BatchNorm does make a difference"
