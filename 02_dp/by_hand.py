@@ -153,6 +153,9 @@ def on_threads(threads: list[SimpleQueue], function: Callable, *arguments: list)
     return [future.result() for future in futures]
 
 
+# ---------------------------------------------------------------- the proof
+
+
 def main() -> None:
     from train import ConvNet
 

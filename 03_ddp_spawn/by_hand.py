@@ -97,12 +97,14 @@ class BucketedDDP(NaiveDDP):
     """Averages gradients bucket by bucket, while backward goes on: what DDP does.
 
     bucket_cap_mb: MiB after which a bucket is full; None for DDP's own, 1 for the first bucket,
-    which thus leaves early, and 25 for the others. Raises ValueError unless it is positive.
+    which thus leaves early, and 25 for the others. Raises ValueError, on all ranks, unless it is
+    positive and the same on all of them.
     """
 
     def __init__(self, module: nn.Module, bucket_cap_mb: float | None = None):
-        if bucket_cap_mb is not None and bucket_cap_mb <= 0:
-            raise ValueError(f"bucket_cap_mb is {bucket_cap_mb}: it must be more than 0")
+        for rank, cap in enumerate(caps := from_all_ranks(bucket_cap_mb)):
+            if cap != caps[0] or cap is not None and cap <= 0:
+                raise ValueError(f"bucket_cap_mb is {cap} on rank {rank}: more than 0, all alike")
         super().__init__(module)
         self.caps = (1 * MIB, 25 * MIB) if bucket_cap_mb is None else (bucket_cap_mb * MIB,) * 2
         self.rebuilt = False
@@ -186,16 +188,25 @@ def assign(order: list[int], sizes: list[int], first: float, cap: float) -> list
     return buckets
 
 
+def from_all_ranks(fact: object) -> list:
+    """-> what each rank has brought: all see what is wrong, so that none waits for another."""
+    facts = [None] * dist.get_world_size()
+    dist.all_gather_object(facts, fact)
+    return facts
+
+
 def check_same_model(parameters: list[Tensor]) -> None:
     """Raise ValueError, on every rank, unless all ranks have brought the same parameters."""
-    models = [None] * dist.get_world_size()
-    dist.all_gather_object(models, [(tuple(p.shape), str(p.dtype)) for p in parameters])
+    models = from_all_ranks([(tuple(p.shape), str(p.dtype)) for p in parameters])
     if not models[0]:
         raise ValueError("rank 0 has a model with nothing to train")
     for rank, model in enumerate(models):
         for index, (own, first) in enumerate(zip_longest(model, models[0])):
             if own != first:
                 raise ValueError(f"parameter {index} is {own} on rank {rank}, {first} on rank 0")
+
+
+# ---------------------------------------------------------------- the proof
 
 
 def main() -> None:
@@ -218,9 +229,8 @@ def prove() -> None:
     step(model, *batch())
     after = len(model.log) - model.log.index("bucket 0 leaves")
     gradients = sum(event.startswith("gradient") for event in model.log[-after:])
-    claim(
-        gradients == 12, f"2nd backward: bucket 0 leaves with {gradients} of 16 gradients to come"
-    )
+    text = f"2nd backward: bucket 0 leaves with {gradients} of 16 gradients to come"
+    claim(gradients == 12, text)
     say("      " + ", ".join(model.log[:8]) + ", ...")
 
     say("\nno_sync: micro-batches of 8, the gradients averaged only with the third (float64)")
@@ -231,9 +241,7 @@ def prove() -> None:
         found, expected = accumulate(model, micro), accumulate(ddp, micro)
         same = all(map(torch.equal, found, expected))
         claim(same, f"{wrap.__name__}: the gradients of DDP's own no_sync, bit for bit")
-        whole = gradients_of(
-            ddp, torch.cat([x for x, _ in micro]), torch.cat([y for _, y in micro])
-        )
+        whole = gradients_of(ddp, *map(torch.cat, zip(*micro)))
         far = max((a - b).abs().max().item() for a, b in zip(found, whole))
         claim(far < 1e-12, f"{wrap.__name__}: those of one batch of 24: {far:.0e}")
 
@@ -250,17 +258,13 @@ def compare(make: Callable[[], nn.Module], cap: float | None, steps: int = 4) ->
         expected = step(ddp, x, y)
         same &= all(map(torch.equal, step(bucketed, x, y), expected))
         same &= all(map(torch.equal, step(naive, x, y), expected))
-    claim(
-        same,
-        f"{make.__name__}, bucket_cap_mb={cap}: {steps} steps with equal gradients, bit for bit",
-    )
+    text = f"{make.__name__}, bucket_cap_mb={cap}: {steps} steps with equal gradients, bit for bit"
+    claim(same, text)
     told = ddp._get_ddp_logging_data()  # a private function, but nobody else tells
     sizes = ", ".join(str(bucket.flat.nbytes) for bucket in bucketed.buckets)
     indices = ", ".join(" ".join(map(str, bucket)) for bucket in bucketed.indices)
-    same = [told["rebuilt_bucket_sizes"], told["rebuilt_per_bucket_param_indices"]] == [
-        sizes,
-        indices,
-    ]
+    same = told["rebuilt_bucket_sizes"] == sizes
+    same &= told["rebuilt_per_bucket_param_indices"] == indices
     claim(same, f"    buckets as DDP's: {indices}")
 
 

@@ -152,6 +152,8 @@ def send(process: subprocess.Popen, number: signal.Signals) -> None:
 
 # ---------------------------------------------------------------- the proof
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+OURS = [sys.executable, str(HERE / "by_hand.py")]
 SHOW_ENVIRONMENT = """
 import json, os
 print("ENV" + json.dumps(dict(os.environ)))
@@ -174,61 +176,58 @@ sys.exit(7 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
 
 
 def prove() -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    ours = [sys.executable, str(HERE / "by_hand.py")]
     with tempfile.TemporaryDirectory() as temp:
-        folder = Path(temp)
-        scripts = (SHOW_ENVIRONMENT, ONE_RAISES, FAILS_ONCE)
-        show_environment, one_raises, fails_once = [folder / f"{i}.py" for i in range(3)]
-        for path, text in zip((show_environment, one_raises, fails_once), scripts):
-            path.write_text(text)
-
-        print("What a rank finds in its environment, started by torchrun and by hand:")
-        theirs, mine = [
-            environment_of_rank_1(launcher, show_environment) for launcher in (torchrun, ours)
-        ]
-        equal = sorted(name for name in mine if mine[name] == theirs.get(name))
-        claim(len(equal) >= 14, f"equal: {', '.join(equal)}")
-        other = {"MASTER_PORT", "TORCHELASTIC_RUN_ID"}
-        claim(
-            set(mine) - set(equal) == other, f"another value, as in any two runs: {sorted(other)}"
-        )
-        missing = set(theirs) - set(mine)
-        claim(
-            missing <= {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"},
-            f"for torchrun's own report, so not here: {sorted(missing)}",
-        )
-
-        print("\nStage 4 on 2 ranks, 600 random images, 2 epochs:")
-        write_random_images(folder / "data")
-        theirs, mine = [
-            train(launcher, folder, name)
-            for launcher, name in ((torchrun, "theirs"), (ours, "ours"))
-        ]
-        timed = {key for key in mine if "seconds" in key} | {"start", "images_per_second"}
-        same = [key for key in mine if key not in timed and mine[key] == theirs[key]]
-        claim(
-            len(same) + len(timed) == len(mine) == len(theirs), f"equal records: {len(same)} facts"
-        )
-        claim(mine["train_loss"] == theirs["train_loss"], f"equal losses: {mine['train_loss']}")
-        models = [torch.load(folder / f"{name}.pt")["model"] for name in ("theirs", "ours")]
-        claim(all(map(torch.equal, *(model.values() for model in models))), "equal weights")
-
-        print("\nRank 1 raises while rank 0 sleeps for a minute:")
-        started = time.monotonic()
-        code = launch([str(one_raises)], ranks=2)
-        seconds = time.monotonic() - started
-        claim(code == 1 and seconds < 30, f"exit code 1 after {seconds:.1f} seconds")
-
-        print("\nBoth ranks fail, but only the first time, with one restart allowed:")
-        claim(
-            launch([str(fails_once)], ranks=2, max_restarts=1) == 0, "exit code 0, they met again"
-        )
+        prove_environment(Path(temp))
+        prove_training(Path(temp))
+        prove_failures(Path(temp))
 
 
-def environment_of_rank_1(launcher: list[str], script: Path) -> dict[str, str]:
+def prove_environment(folder: Path) -> None:
+    print("What a rank finds in its environment, started by torchrun and by hand:")
+    theirs, mine = environment_of_rank_1(TORCHRUN, folder), environment_of_rank_1(OURS, folder)
+    equal = sorted(name for name in mine if mine[name] == theirs.get(name))
+    claim(len(equal) >= 14, f"equal: {', '.join(equal)}")
+    other = sorted(set(mine) - set(equal))
+    right = other == ["MASTER_PORT", "TORCHELASTIC_RUN_ID"]
+    claim(right, f"another value, as in any two runs: {', '.join(other)}")
+    missing = sorted(set(theirs) - set(mine))
+    right = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}.issuperset(missing)
+    claim(right, f"for torchrun's own report, so not here: {', '.join(missing)}")
+
+
+def prove_training(folder: Path) -> None:
+    print("\nStage 4 on 2 ranks, 600 random images, 2 epochs:", flush=True)
+    write_random_images(folder / "data")
+    theirs, mine = train(TORCHRUN, folder, "theirs"), train(OURS, folder, "ours")
+    timed = {key for key in mine if "seconds" in key} | {"start", "images_per_second"}
+    same = [key for key in mine if key not in timed and mine[key] == theirs[key]]
+    right = len(same) + len(timed) == len(mine) == len(theirs)
+    claim(right, f"equal records: {len(same)} facts")
+    claim(mine["train_loss"] == theirs["train_loss"], f"equal losses: {mine['train_loss']}")
+    models = [torch.load(folder / f"{name}.pt")["model"].values() for name in ("theirs", "ours")]
+    claim(all(map(torch.equal, *models)), "equal weights")
+
+
+def prove_failures(folder: Path) -> None:
+    print("\nRank 1 raises while rank 0 sleeps for a minute:", flush=True)
+    started = time.monotonic()
+    code = launch([write(folder / "one_raises.py", ONE_RAISES)], ranks=2)
+    seconds = time.monotonic() - started
+    claim(code == 1 and seconds < 30, f"exit code 1 after {seconds:.1f} seconds")
+    print("\nBoth ranks fail, but only the first time, with one restart allowed:", flush=True)
+    code = launch([write(folder / "fails_once.py", FAILS_ONCE)], ranks=2, max_restarts=1)
+    claim(code == 0, "exit code 0: they failed, were started again, and met again")
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def environment_of_rank_1(launcher: list[str], folder: Path) -> dict[str, str]:
     """The variables that a launcher has added for rank 1 of 2."""
-    command = [*launcher, "--nproc-per-node", "2", str(script)]
+    script = write(folder / "show_environment.py", SHOW_ENVIRONMENT)
+    command = [*launcher, "--nproc-per-node", "2", script]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
     found = [
         json.loads(line.partition("ENV")[2]) for line in printed.splitlines() if "ENV{" in line
@@ -278,6 +277,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.nproc_per_node < 1 or args.max_restarts < 0:
         parser.error("--nproc-per-node is at least 1, --max-restarts at least 0")
+    if os.name == "nt":
+        parser.error("on Windows there are no process groups, by which this launcher stops ranks")
     if not args.script:
         prove()
         return 0

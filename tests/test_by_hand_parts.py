@@ -150,12 +150,14 @@ def bad_input_to_ddp():
         message(ddp.NaiveDDP, nn.Sequential(*[nn.Linear(3, 2)] * 1, *[nn.ReLU()] * rank)),
         message(ddp.NaiveDDP, frozen),
         message(forgetful, torch.rand(4, 3)),
+        message(ddp.BucketedDDP, nn.Linear(3, 2), 1 + rank),
     ]
 
 
 def test_bad_input_to_ddp_is_refused_on_every_rank():
     for found in ddp.on_ranks(2, bad_input_to_ddp):
-        assert "must be more than 0" in found[0]
+        assert found[0] == "bucket_cap_mb is 0 on rank 0: more than 0, all alike"
+        assert found[-1] == "bucket_cap_mb is 2 on rank 1: more than 0, all alike"
         assert found[1].startswith("parameter 0 is ((3, 3), 'torch.float32') on rank 1, ((2, 3)")
         assert "'torch.float64') on rank 1" in found[2]
         assert found[3] is None, "a layer without parameters makes no difference"
