@@ -6,6 +6,7 @@ the same noise; what counts are medians over the rounds, of the slower rank.
     python benchmarks/ddp_by_hand.py
 """
 
+import argparse
 import importlib
 import statistics
 import sys
@@ -20,21 +21,26 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 by_hand = importlib.import_module("03_ddp_spawn.by_hand")
 stage1 = importlib.import_module("01_baseline.train")
-ROUNDS, STEPS = 15, 8
+STEPS = 8  # of each version in each round
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    if rounds < 1:
+        parser.error("--rounds: at least 1")
     print(f"2 ranks, 60 images each, {stage1.device_name('cpu')}, torch {torch.__version__}")
     print(f"{'milliseconds per step':26}   naive  buckets     DDP  naive/DDP  buckets/DDP")
     for net in ("ConvNet", "wide_net"):
         for cap in (None,) if net == "ConvNet" else (None, 4, 1):
-            naive, buckets, ddp = by_hand.on_ranks(2, measure, net, cap)[0]
+            naive, buckets, ddp = by_hand.on_ranks(2, measure, net, cap, rounds)[0]
             row = f"{net}, bucket_cap_mb={cap}"
             ratios = f"{naive / ddp:11.2f}{buckets / ddp:13.2f}"
             print(f"{row:26}{naive:8.2f}{buckets:9.2f}{ddp:8.2f}{ratios}", flush=True)
 
 
-def measure(net, cap):
+def measure(net, cap, rounds):
     """On a rank -> median milliseconds of a step of each version, of the slower rank."""
     make = stage1.ConvNet if net == "ConvNet" else by_hand.wide_net
     nets = [make().to(memory_format=torch.channels_last) for _ in range(3)]
@@ -44,8 +50,8 @@ def measure(net, cap):
         DistributedDataParallel(nets[2], bucket_cap_mb=cap, broadcast_buffers=False),
     ]
     x, y = by_hand.batch(60)
-    rounds = [[time_steps(version, x, y) for version in versions] for _ in range(ROUNDS + 1)]
-    slower = torch.tensor(rounds[1:])  # the first round builds the buckets
+    seconds = [[time_steps(version, x, y) for version in versions] for _ in range(rounds + 1)]
+    slower = torch.tensor(seconds[1:])  # the first round builds the buckets
     dist.all_reduce(slower, dist.ReduceOp.MAX)
     return [1000 * statistics.median(column.tolist()) for column in slower.T]
 
