@@ -14,6 +14,7 @@ import time
 START = time.time()  # before the other imports, as in a stage
 
 import copy
+import os
 import sys
 import threading
 from collections import Counter
@@ -261,5 +262,6 @@ if __name__ == "__main__":
     try:
         train_for_real() if "--train" in sys.argv else main()
     except KeyboardInterrupt:
-        print("\n02_dp/by_hand.py: interrupted", file=sys.stderr)
-        sys.exit(130)
+        print("\n02_dp/by_hand.py: interrupted", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(130)  # at once: threads that are still at work would abort an orderly shutdown
