@@ -27,6 +27,7 @@ def test_data_parallel_by_hand_trains_on_two_threads(reader):
     assert f"{found['test_correct']} of 303" in same.out
 
 
+@pytest.mark.slow  # test_compare.py runs the same trainings, but does not compare their losses
 def test_ddp_by_hand_trains_as_ddp_does(reader):
     runs = {"": "train.py", "by_hand_naive-": "by_hand.py --train --naive"}
     runs["by_hand_bucketed-"] = "by_hand.py --train --bucketed"
