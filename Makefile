@@ -1,16 +1,18 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
+# make bench       run the benchmarks, put what they print on benchmarks/README.md (half an hour)
 # make test        lint and the tests that take minutes
 # make test-slow   the tests that take longer
 # make sync        copy the lower half of stage 1's train.py into the other stages
 # make clean       remove what the targets above have made, except data/
 #
 # Each target first makes .venv and installs what it needs; the second time that takes no time.
-# make demo ARGS="--only 01 03 -b 240" hands flags to compare.py.
+# make demo ARGS="--only 01 03 -b 240" hands flags to compare.py, make bench ARGS="--only limit" to
+# benchmarks/run_all.py.
 
 PYTHON ?= python3
 BIN := .venv/bin
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow sync clean
+.PHONY: help demo bench test test-slow sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -18,6 +20,10 @@ help:
 demo: .venv/reader
 	@echo "== compare.py: every stage that this machine can run"
 	$(BIN)/python compare.py $(ARGS)
+
+bench: .venv/maintainer
+	@echo "== the commands on benchmarks/README.md"
+	$(BIN)/python benchmarks/run_all.py $(ARGS)
 
 test: .venv/maintainer
 	@echo "== lint"
@@ -28,7 +34,7 @@ test: .venv/maintainer
 
 test-slow: .venv/maintainer
 	@echo "== slow tests"
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal $(ARGS)
 
 sync:
 	$(PYTHON) tools/sync_shared_half.py

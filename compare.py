@@ -41,7 +41,8 @@ ALIKE += ("device_name",)
 STEP_COLORS = {
     "data": "#999999",
     "forward": "#56B4E9",
-    "backward and averaging": "#0072B2",
+    "backward": "#0072B2",
+    "exposed": "#D55E00",
     "step": "#E69F00",
 }
 COMMAND_COLORS = {"start, end": "#999999", "training": "#009E73", "evaluation": "#F0E442"}
@@ -62,6 +63,7 @@ def main() -> int:
     good = [row for row in rows if "failed" not in row]
     print("\n" + table(rows))
     if good:
+        print("\n" + phases_table(good))
         path = args.record / "compare.png"
         draw(good, path)
         print(f"\npicture: {path}")
@@ -241,7 +243,12 @@ def read_records(args: argparse.Namespace) -> list[dict]:
     for path in sorted(args.record.glob("*.json")):
         try:
             row = json.loads(path.read_text())
-            cells(row), differences(row, row), phases_per_step(row)  # all that is needed of it
+            (
+                cells(row),
+                differences(row, row),
+                phases_per_step(row),
+                spread(row),
+            )  # all that is needed of it
         except (ValueError, LookupError, TypeError, AttributeError, OSError):
             print(f"compare.py: {path} is not a record of a stage", file=sys.stderr)
             sys.exit(2)
@@ -281,6 +288,36 @@ def table(rows: list[dict]) -> str:
         text.append("  ".join(padded).rstrip())
     text += [f"({number}) {note}" for number, note in enumerate(notes, start=1)]
     return "\n".join(text + amp_gains(rows))
+
+
+def phases_table(rows: list[dict]) -> str:
+    """Where a step's time goes, and how far the ranks differ, as text."""
+    titles = ("ms per step", "amp", "ranks", *STEP_COLORS, "sum", "slowest rank", "memory")
+    lines = [titles]
+    for row in rows:
+        phases = phases_per_step(row)
+        cells = [f"{milliseconds:.2f}" for milliseconds in (*phases.values(), sum(phases.values()))]
+        if not row["backend"]:  # nobody to wait for
+            cells[list(STEP_COLORS).index("exposed")] = "-"
+        lines.append((name(row), row["amp"], str(row["world_size"]), *cells, *spread(row)))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
+    aligned = [
+        "  ".join(f"{cell:<{width}}" if i < 2 else f"{cell:>{width}}" for i, cell, width in cells)
+        for cells in (zip(range(len(titles)), line, widths) for line in lines)
+    ]
+    return "\n".join(line.rstrip() for line in aligned)
+
+
+def spread(row: dict) -> tuple[str, str]:
+    """The rank that computes longest, and by how much longer than the quickest; memory per rank."""
+    computing = [
+        sum(seconds for epoch in rank for phase, seconds in epoch.items() if phase != "exposed")
+        for rank in row["phase_seconds"]
+    ]
+    slowest = computing.index(max(computing))
+    longer = f"{slowest} (+{max(computing) / min(computing) - 1:.1%})" if computing[1:] else "-"
+    memory = row["peak_memory_bytes"]
+    return longer, f"{max(memory) / 2**20:,.0f} MiB" if None not in memory else "-"
 
 
 def name(row: dict) -> str:
@@ -373,10 +410,17 @@ def draw(rows: list[dict], path: Path) -> None:
     stacked(left, labels, steps, STEP_COLORS)
     stacked(right, labels, [parts_of_command(row) for row in rows], COMMAND_COLORS)
     for y, (row, step) in enumerate(zip(rows, steps)):
-        speed_up = ratios(row, baseline(rows, row))[0]
+        base = baseline(rows, row)
+        speed_up = ratios(row, base)[0]
+        if speed_up != "-" and row["devices"] > 1:
+            limit = sum(phases_per_step(base).values()) / row["devices"]
+            title = None if left.lines else "limit: stage 1 / devices"
+            left.plot([limit, limit], [y - 0.45, y + 0.45], "k", linewidth=2, label=title)
         times = "" if speed_up == "-" or row["stage"] == STAGES[0] else f", {speed_up}x stage 1"
         speed = f" {row['images_per_second']:,.0f} images/s{times}"
         left.text(sum(step.values()), y, speed, va="center", fontsize=9)
+    legend(left, ncols=3)
+    legend(right, ncols=3)
     left.set(xlabel="milliseconds of one optimizer step", ylim=(len(rows) - 0.4, -0.6))
     left.set_xlim(right=1.5 * max(sum(step.values()) for step in steps))  # room for the text
     right.set(xlabel="seconds of the whole command")
@@ -387,16 +431,20 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 def stacked(axes, labels: list[str], bars: list[dict], colors: dict) -> None:
-    """Horizontal bars [{part: length}, ...], one under the other, with a legend above."""
+    """Horizontal bars [{part: length}, ...], one under the other."""
     left = [0.0] * len(bars)
     for part, color in colors.items():
         lengths = [bar[part] for bar in bars]
         axes.barh(range(len(bars)), lengths, left=left, label=part, color=color, height=0.7)
         left = [start + length for start, length in zip(left, lengths)]
     axes.set_yticks(range(len(bars)), labels)
-    style = {"frameon": False, "fontsize": 9, "columnspacing": 1, "handlelength": 1}
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=4, **style)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def legend(axes, ncols: int) -> None:
+    """Above the axes, so that it hides no bar."""
+    style = {"frameon": False, "fontsize": 9, "columnspacing": 1, "handlelength": 1}
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=ncols, **style)
 
 
 def label(row: dict) -> str:
@@ -407,13 +455,17 @@ def label(row: dict) -> str:
 
 
 def phases_per_step(row: dict) -> dict[str, float]:
-    """Milliseconds of a step in each phase: means over the ranks and over the epochs that count."""
+    """Milliseconds of a step in each phase: means over the ranks and over the epochs that count.
+
+    "exposed" is what averaging the gradients adds to a step: the time from a rank's last gradient
+    to the end of its backward, in which it waits for the other ranks and for the all-reduce.
+    """
     epochs = [epoch for rank in row["phase_seconds"] for epoch in rank[1:] or rank]
     images = row["images_per_second"] * median_epoch(row)
     steps = -(-round(images) // row["global_batch"])  # rounded up: the last batch may be smaller
     means = [
-        1000 * statistics.mean(epoch[phase] for epoch in epochs) / steps
-        for phase in ("data", "forward", "backward", "step")
+        1000 * statistics.mean(epoch.get(phase, 0.0) for epoch in epochs) / steps
+        for phase in STEP_COLORS
     ]
     return dict(zip(STEP_COLORS, means, strict=True))
 

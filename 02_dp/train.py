@@ -76,7 +76,8 @@ def train(args, device, devices):
         correct, total = evaluate(model, test_set, device).tolist()
     else:
         save_model(args.checkpoint, model)
-    report(args, len(train_set), losses, [phases], correct, total, devices=devices)
+    measured = [(phases, peak_memory(device))]  # of each rank; here there is one
+    report(args, len(train_set), losses, measured, correct, total, devices=devices)
 
 
 def make_loader(train_set, args):
@@ -240,11 +241,12 @@ def epoch_line(args, epoch, images, phases, loss, accuracy):
     )
 
 
-def report(args, images, losses, phases, correct, total, **setup):
-    """Write the record, print the closing line; phases: per rank, per epoch, {phase: seconds}."""
+def report(args, images, losses, measured, correct, total, **setup):
+    """Write the record, print the closing line; measured: per rank, (phases per epoch, memory)."""
     result = f"{STAGE}: {correct:,} of {total:,} test images correct ({correct / total:.2%})"
     if not args.epochs:
         return print(result)
+    phases, memory = zip(*measured)
     epoch_seconds = [sum(epoch.values()) for epoch in phases[0]]
     median = statistics.median(epoch_seconds[1:] or epoch_seconds)  # the first one warms up
     amp = getattr(args, "amp", "off")
@@ -256,7 +258,7 @@ def report(args, images, losses, phases, correct, total, **setup):
     record |= {"torch": torch.__version__, "python": platform.python_version()}
     record |= {"epochs": len(losses), "epoch_seconds": epoch_seconds}
     record |= {"images_per_second": images / median}
-    record |= {"phase_seconds": phases, "train_loss": losses}
+    record |= {"phase_seconds": phases, "peak_memory_bytes": memory, "train_loss": losses}
     record |= {"test_correct": correct, "test_total": total, "test_accuracy": correct / total}
     record |= {"total_seconds": time.time() - args.start}
     hosts = f"{record['hosts']}hosts" if record["hosts"] > 1 else ""
@@ -265,6 +267,16 @@ def report(args, images, losses, phases, correct, total, **setup):
     write_whole(path, lambda temp: temp.write_text(json.dumps(record, indent=1)))
     seconds = f"median epoch {median:.2f} s, {record['total_seconds']:.1f} s in all"
     print(f"{result}, {seconds} -> {path}")
+
+
+def peak_memory(device):
+    """The most bytes that this rank held: tensors on its GPU; on a CPU its process, on Linux."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    kibibytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return 1024 * kibibytes[0] if kibibytes else None
 
 
 def device_name(device):

@@ -115,15 +115,19 @@ class BucketedDDP(NaiveDDP):
         """Make a bucket of each list of parameters."""
         self.indices = indices
         self.buckets = [Bucket([self.trained[i] for i in bucket]) for bucket in indices]
-        self.bucket_of = {i: number for number, bucket in enumerate(indices) for i in bucket}
+        self.place_of = {
+            i: (number, place)
+            for number, bucket in enumerate(indices)
+            for place, i in enumerate(bucket)
+        }
         self.launched = 0
 
     def take(self, index: int, gradient: Tensor) -> None:
         if len(self.arrived) == 1:
             self.log = []
         self.log.append(f"gradient {index}")
-        number = self.bucket_of[index]
-        self.buckets[number].add(self.indices[number].index(index), gradient)
+        number, place = self.place_of[index]
+        self.buckets[number].add(place, gradient)
         # In the same order on every rank: a bucket that is full too early waits for its turn.
         while self.launched < len(self.buckets) and self.buckets[self.launched].full():
             self.log.append(f"bucket {self.launched} leaves")

@@ -15,7 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-SEEDINGS = {  # what each rank sets -> do two ranks draw alike, with 0 and with 2 workers?
+SEED = 42
+SEEDINGS = {  # what each rank sets -> its seed for torch, its seed for the DataLoader's generator
+    "nothing": (None, None),
+    "torch.manual_seed(42)": (lambda rank: SEED, None),
+    "torch.manual_seed(42 + rank)": (lambda rank: SEED + rank, None),
+    "DataLoader's generator: 42": (None, lambda rank: SEED),
+    "DataLoader's generator: 42 + rank": (None, lambda rank: SEED + rank),
+    "manual_seed(42), generator: 42 + rank": (lambda rank: SEED, lambda rank: SEED + rank),
+}
+SPAWNED = {  # do two ranks draw alike, with 0 and with 2 workers?
     "nothing": (False, False),
     "torch.manual_seed(42)": (True, True),
     "torch.manual_seed(42 + rank)": (False, False),
@@ -23,7 +32,7 @@ SEEDINGS = {  # what each rank sets -> do two ranks draw alike, with 0 and with 
     "DataLoader's generator: 42 + rank": (False, False),
     "manual_seed(42), generator: 42 + rank": (True, False),
 }
-FORKED = SEEDINGS | {  # forked ranks inherit their parent's generator, in the state it was in
+FORKED = SPAWNED | {  # forked ranks inherit their parent's generator, in the state it was in
     "nothing": (True, True),
     "DataLoader's generator: 42": (True, True),
     "DataLoader's generator: 42 + rank": (True, False),
@@ -147,12 +156,10 @@ class Augmented(Dataset):
 
 def draw(rank: int, seeding: str, workers: int) -> list[float]:
     """The random numbers that this process draws for its images under one of the SEEDINGS."""
-    generator = None
-    if "manual_seed(42" in seeding:
-        torch.manual_seed(42 + rank if "manual_seed(42 + rank)" in seeding else 42)
-    if "generator" in seeding:
-        seed = 42 + rank if seeding.endswith("42 + rank") else 42
-        generator = torch.Generator().manual_seed(seed)
+    seed, generator_seed = SEEDINGS[seeding]
+    if seed:
+        torch.manual_seed(seed(rank))
+    generator = torch.Generator().manual_seed(generator_seed(rank)) if generator_seed else None
     # Forked workers start quickly. Spawned ones draw the same, each after an import of PyTorch.
     context = "fork" if workers and can_fork() else None
     loader = DataLoader(
@@ -168,9 +175,9 @@ def can_fork() -> bool:
 def draw_all(rank: int, results) -> None:
     """On one rank: draw under all seedings. Those that set no seed come first, in a fresh state."""
     torch.set_num_threads(1)
-    order = sorted(SEEDINGS, key=lambda seeding: "manual_seed" in seeding)
+    order = sorted(SEEDINGS, key=lambda seeding: SEEDINGS[seeding][0] is not None)
     drawn = {(seeding, n): draw(rank, seeding, n) for seeding in order for n in (0, 2)}
-    torch.manual_seed(42)
+    torch.manual_seed(SEED)
     drawn["dropout"] = F.dropout(torch.ones(1000), 0.5).tolist()
     results.put((rank, drawn))
 
@@ -189,7 +196,7 @@ def drawn_by_ranks(start_method: str, world_size: int = 2) -> list[dict]:
 
 
 def show_seeds() -> None:
-    for start_method, expected in (("spawn", SEEDINGS), ("fork", FORKED)):
+    for start_method, expected in (("spawn", SPAWNED), ("fork", FORKED)):
         print(f"\nDo two ranks ({start_method}ed) draw the same random numbers?")
         if start_method == "fork" and not can_fork():
             print("   (not tried: forking is for Linux)")

@@ -6,6 +6,8 @@ New since stage 1:
 - DDP averages the gradients of all ranks during backward, so every rank takes the same step
 - BatchNorm: SyncBatchNorm on GPUs; on CPUs, which lack it, each rank normalizes by its own share
 - evaluation is shared and exact, loss and counts are summed over the ranks, rank 0 prints and saves
+- what averaging adds to a step has a phase of its own, exposed: from the last gradient to the end
+  of backward a rank waits for the others
 - --amp: autocast to fp16 with a GradScaler, which is saved with the model, or to bf16 without
 
 by_hand.py, beside this file, writes out what makes this work, and proves it.
@@ -148,12 +150,12 @@ def train(args, device, rank, world_size):
         correct, total = evaluate_together(model, test_set, device, rank, world_size)
     elif rank == 0:
         save_model(args.checkpoint, model, scaler=scaler.state_dict())
-    phases_of_ranks = [None] * world_size
-    dist.all_gather_object(phases_of_ranks, phases)
+    measured = [None] * world_size
+    dist.all_gather_object(measured, (phases, peak_memory(device)))
     if rank == 0:
         setup = {"devices": world_size, "backend": dist.get_backend()}
         setup["batchnorm"] = "synced" if device.type == "cuda" else "local"
-        report(args, len(train_set), losses, phases_of_ranks, correct, total, **setup)
+        report(args, len(train_set), losses, measured, correct, total, **setup)
 
 
 def make_loader(train_set, args, rank, world_size):
@@ -176,6 +178,8 @@ def train_epoch(model, loader, optimizer, schedule, scaler, device, args):
     model.train()
     total_loss = torch.zeros((), device=device)  # on the device: .item() would stall every step
     watch = Stopwatch(device)
+    # The first layer's gradient comes last. What is then left of backward is waiting for others.
+    hook = next(model.parameters()).register_hook(lambda gradient: watch.lap("backward"))
     for images, labels in tqdm(loader, leave=False, disable=dist.get_rank() > 0 or None):
         x, y = to_device(images, labels, device)
         watch.lap("data")
@@ -184,12 +188,13 @@ def train_epoch(model, loader, optimizer, schedule, scaler, device, args):
         watch.lap("forward")
         optimizer.zero_grad()
         scaler.scale(loss).backward()  # DDP averages the gradients over the ranks in here
-        watch.lap("backward")
+        watch.lap("exposed")
         scaler.step(optimizer)
         scaler.update()
         schedule.step()
         total_loss += loss.detach()
         watch.lap("step")
+    hook.remove()
     dist.all_reduce(total_loss)
     return total_loss / len(loader) / dist.get_world_size(), watch.seconds()
 
@@ -331,11 +336,12 @@ def epoch_line(args, epoch, images, phases, loss, accuracy):
     )
 
 
-def report(args, images, losses, phases, correct, total, **setup):
-    """Write the record, print the closing line; phases: per rank, per epoch, {phase: seconds}."""
+def report(args, images, losses, measured, correct, total, **setup):
+    """Write the record, print the closing line; measured: per rank, (phases per epoch, memory)."""
     result = f"{STAGE}: {correct:,} of {total:,} test images correct ({correct / total:.2%})"
     if not args.epochs:
         return print(result)
+    phases, memory = zip(*measured)
     epoch_seconds = [sum(epoch.values()) for epoch in phases[0]]
     median = statistics.median(epoch_seconds[1:] or epoch_seconds)  # the first one warms up
     amp = getattr(args, "amp", "off")
@@ -347,7 +353,7 @@ def report(args, images, losses, phases, correct, total, **setup):
     record |= {"torch": torch.__version__, "python": platform.python_version()}
     record |= {"epochs": len(losses), "epoch_seconds": epoch_seconds}
     record |= {"images_per_second": images / median}
-    record |= {"phase_seconds": phases, "train_loss": losses}
+    record |= {"phase_seconds": phases, "peak_memory_bytes": memory, "train_loss": losses}
     record |= {"test_correct": correct, "test_total": total, "test_accuracy": correct / total}
     record |= {"total_seconds": time.time() - args.start}
     hosts = f"{record['hosts']}hosts" if record["hosts"] > 1 else ""
@@ -356,6 +362,16 @@ def report(args, images, losses, phases, correct, total, **setup):
     write_whole(path, lambda temp: temp.write_text(json.dumps(record, indent=1)))
     seconds = f"median epoch {median:.2f} s, {record['total_seconds']:.1f} s in all"
     print(f"{result}, {seconds} -> {path}")
+
+
+def peak_memory(device):
+    """The most bytes that this rank held: tensors on its GPU; on a CPU its process, on Linux."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    kibibytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return 1024 * kibibytes[0] if kibibytes else None
 
 
 def device_name(device):

@@ -194,10 +194,9 @@ def show_ring() -> None:
     cut = chunks(6, 3)
     names = ["start", *(step.phase for step in schedule(0, 3))]
     for name, state in zip(names, simulate(vectors)):
-        rows = (" | ".join(f"{row[c].tolist()[0]:3}" for c in cut) for row in state)
-        print(
-            f"   {name:16}" + "".join(f"rank {rank}: {row}     " for rank, row in enumerate(rows))
-        )
+        rows = (" | ".join(f"{row[c][0].item():3}" for c in cut) for row in state)
+        ranks = "     ".join(f"rank {rank}: {row}" for rank, row in enumerate(rows))
+        print(f"   {name:16}{ranks}")
 
 
 def prove(rank: int, world_size: int) -> None:
@@ -228,7 +227,7 @@ def prove(rank: int, world_size: int) -> None:
         claim(total == 2 * (world_size - 1) * 1001, text)
 
 
-def measure(rank: int, world_size: int) -> None:
+def measure(world_size: int) -> None:
     say(f"\nMilliseconds on {world_size} ranks (medians; on other hardware another one may win):")
     say(f"   {'':8}" + "".join(f"{name:>10}" for name in ("gloo", *WAYS)) + "   ring / gloo")
     for name, length in SIZES.items():
@@ -247,9 +246,8 @@ def times(ways: dict[str, Callable], length: int, repeats: int) -> dict[str, flo
             started = time.perf_counter()
             way(tensor)
             seconds[name].append(time.perf_counter() - started)
-    return {
-        name: statistics.median(taken[1:]) for name, taken in seconds.items()
-    }  # 1st: warming up
+    # The first of each warms up and does not count.
+    return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
 def run_rank(rank: int, port: int) -> None:
@@ -265,10 +263,12 @@ def run_rank(rank: int, port: int) -> None:
                 world_size=world_size,
                 timeout=timedelta(seconds=60),
             )
-            prove(rank, world_size)
-            if world_size in (2, 4):
-                measure(rank, world_size)
-            dist.destroy_process_group()
+            try:
+                prove(rank, world_size)
+                if world_size in (2, 4):
+                    measure(world_size)
+            finally:
+                dist.destroy_process_group()
 
 
 def say(text: str) -> None:

@@ -1,10 +1,13 @@
-"""Stage 1 against the way most MNIST demos go, on one core: seconds for one epoch of training.
-
-    python benchmarks/demo_way.py --data data
+"""Stage 1 against the way most MNIST demos go, on one core: an epoch, and the whole program.
 
 The demo's way: every image through PIL and ToTensor, batch 32, plain SGD at a learning rate of
-1e-4, no loader workers; the ConvNet is the same. Both run as commands of their own, by turns,
-three times; the medians are compared.
+1e-4, no loader workers; the ConvNet is the same. Beside stage 1 runs stage 3 on one rank with bf16,
+since stage 1 knows no mixed precision. Each way is a command of its own, started by turns. The
+first epoch warms up and does not count if there are others; "in all" is the command seen from
+outside, from its start to its exit, with its test. A ratio is a way's time over the demo's in the
+same run.
+
+    python benchmarks/demo_way.py --data data
 """
 
 import argparse
@@ -15,10 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
@@ -26,62 +34,121 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 stage1 = importlib.import_module("01_baseline.train")
 
+DEMO = "demo's way"
+WAYS = {  # name -> what Python runs
+    DEMO: [__file__, "--once"],
+    "stage 1": [ROOT / "01_baseline/train.py"],
+    "stage 3, one rank, bf16": [ROOT / "03_ddp_spawn/train.py", "--world-size=1", "--amp=bf16"],
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    positive = stage1.number(int, 1)
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each (3)")
-    parser.add_argument("--once", action="store_true", help="only one epoch the demo's way")
+    parser.add_argument("--epochs", type=positive, default=2, help="in each run (2)")
+    parser.add_argument("--repeats", type=positive, default=3, help="runs of each way (3)")
+    parser.add_argument("--results", type=Path, help="folder for demo_way.json")
+    parser.add_argument("--once", action="store_true", help="one run of the demo's way, as JSON")
     args = parser.parse_args()
+    if args.results:
+        stage1.check_writable(args.results)
     if args.once:
-        print(json.dumps(demo_epoch(args.data)))
+        print(json.dumps(demo(args.data, args.epochs)))
         return
-    runs = {"demo's way": [], "stage 1": []}
+    name, _, _ = stage1.load_mnist(args.data)
+    about = f"{stage1.device_name('cpu')}, torch {torch.__version__}"
+    print(f"{args.repeats} run(s) of {args.epochs} epoch(s) on {name}, one thread, {about}")
+    runs = {way: [] for way in WAYS}
     for repeat in range(args.repeats):
-        for name, run in (("demo's way", run_demo), ("stage 1", run_stage1)):
-            seconds, accuracy = run(args.data)
-            runs[name].append(seconds)
-            print(f"run {repeat + 1}  {name:<10}  {seconds:6.2f} s  accuracy {accuracy:.2%}")
-    demo, ours = (statistics.median(seconds) for seconds in runs.values())
-    print(f"medians: demo's way {demo:.2f} s, stage 1 {ours:.2f} s, ratio {ours / demo:.2f}")
+        for way in WAYS:
+            runs[way].append(run(way, args))
+            print(f"run {repeat + 1}  {way:24}{line(runs[way][-1])}", flush=True)
+    print(table(runs))
+    if args.results:
+        results = {"about": about, "dataset": name, "epochs": args.epochs, "runs": runs}
+        text, path = json.dumps(results, indent=1), args.results / "demo_way.json"
+        stage1.write_whole(path, lambda temp: temp.write_text(text))
 
 
-def run_demo(data: Path) -> tuple[float, float]:
-    """One epoch the demo's way in a process of its own -> seconds, test accuracy."""
-    command = [sys.executable, __file__, "--once", "--data", data]
-    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return tuple(json.loads(result.stdout))
-
-
-def run_stage1(data: Path) -> tuple[float, float]:
-    """One epoch of stage 1, started as a reader would -> seconds, test accuracy."""
+def run(way: str, args: argparse.Namespace) -> dict:
+    """Run a way as a reader would -> its record, of which is kept what the table needs."""
     with tempfile.TemporaryDirectory() as temp:
-        command = [sys.executable, ROOT / "01_baseline/train.py", "--data", data]
-        command += ["--epochs", "1", "--device", "cpu"]
-        command += ["--record", temp, "--checkpoint", Path(temp, "model.pt")]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        record = json.loads(Path(temp, "01_baseline-1xcpu.json").read_text())
-    return record["epoch_seconds"][0], record["test_accuracy"]
+        command = [sys.executable, *WAYS[way], "--data", args.data, "--epochs", str(args.epochs)]
+        if way != DEMO:
+            command += ["--device=cpu", "--record", temp, "--checkpoint", Path(temp, "model.pt")]
+        started = time.perf_counter()
+        result = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        seconds = time.perf_counter() - started
+        if result.returncode:
+            sys.exit(f"{way}: exit code {result.returncode}")
+        text = result.stdout if way == DEMO else next(Path(temp).glob("*.json")).read_text()
+    record = json.loads(text)
+    kept = {key: record[key] for key in ("epoch_seconds", "test_accuracy")}
+    return kept | {"command_seconds": seconds}
 
 
-def demo_epoch(data: Path) -> tuple[float, float]:
-    """Train one epoch the demo's way on one thread -> seconds, test accuracy."""
+def demo(data: Path, epochs: int) -> dict:
+    """Train the demo's way on one thread -> record: epoch_seconds, test_accuracy from 0 to 1."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    model, optimizer, loader = demo_setup(data)
+    seconds = []
+    for _ in range(epochs):
+        started = time.perf_counter()
+        plain_epoch(model, optimizer, loader)
+        seconds.append(time.perf_counter() - started)
+    _, _, test_set = stage1.load_mnist(data)
+    correct, total = stage1.evaluate(model, test_set, torch.device("cpu")).tolist()
+    return {"epoch_seconds": seconds, "test_accuracy": correct / total}
+
+
+def demo_setup(data: Path) -> tuple[nn.Module, Optimizer, DataLoader]:
+    """-> model, optimizer and training set as most demos make them"""
     train_set = datasets.MNIST(data, train=True, transform=transforms.ToTensor())
     loader = DataLoader(train_set, batch_size=32, shuffle=True)
     model = stage1.ConvNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    started = time.perf_counter()
+    return model, SGD(model.parameters(), lr=1e-4), loader
+
+
+def plain_epoch(
+    model: nn.Module, optimizer: Optimizer, loader: Iterable[tuple[Tensor, Tensor]]
+) -> None:
+    """One step per batch: images [B, 1, 28, 28], as the model takes them, and labels [B]."""
+    model.train()
     for x, y in loader:
         loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    seconds = time.perf_counter() - started
-    _, _, test_set = stage1.load_mnist(data)
-    correct, total = stage1.evaluate(model, test_set, torch.device("cpu")).tolist()
-    return seconds, correct / total
+
+
+def line(run: dict) -> str:
+    epochs = "  ".join(f"{seconds:.2f} s" for seconds in run["epoch_seconds"])
+    return f"  epochs: {epochs}  in all: {run['command_seconds']:.2f} s"
+
+
+def table(runs: dict[str, list[dict]]) -> str:
+    """A line per way: medians over its runs, and how they compare with the demo's way."""
+    lines = [
+        f"{'':24}{'s per epoch':>12}{'ratio':>19}{'s in all':>10}{'ratio':>19}{'accuracy':>10}"
+    ]
+    for way, own in runs.items():
+        cells = ""
+        for measure in (median_epoch, itemgetter("command_seconds")):
+            seconds, demos = list(map(measure, own)), list(map(measure, runs[DEMO]))
+            ratios = [ours / theirs for ours, theirs in zip(seconds, demos)]
+            spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
+            middle = statistics.median(ratios)
+            cells += f"{statistics.median(seconds):10.2f}{middle:7.2f} {spread}"
+        accuracy = statistics.median(run["test_accuracy"] for run in own)
+        lines.append(f"{way:24}  {cells}{accuracy:10.2%}")
+    return "\n".join(lines)
+
+
+def median_epoch(run: dict) -> float:
+    """Seconds of an epoch; the first one warms up and does not count if there are others."""
+    return statistics.median(run["epoch_seconds"][1:] or run["epoch_seconds"])
 
 
 if __name__ == "__main__":

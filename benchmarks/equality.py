@@ -9,7 +9,6 @@ needs GPUs), and plain, which is what the stages use on a CPU.
 """
 
 import argparse
-import copy
 import importlib
 import sys
 from pathlib import Path
@@ -55,7 +54,7 @@ def table(world_sizes: tuple[int, ...] = (2, 3)) -> dict[str, dict]:
         for name, trained in by_hand.on_ranks(n, train_in_all_ways)[0].items():
             found[f"{name}, {n} ranks"] = trained
     return {
-        way: {case: distance(trained[case], alone[case]) for case in trained}
+        way: {case: batchnorm.distance(trained[case], alone[case]) for case in trained}
         for way, trained in found.items()
     }
 
@@ -134,11 +133,7 @@ def batches(rank: int = 0, world_size: int = 1) -> list[tuple[torch.Tensor, torc
 
 
 def parameters(model: nn.Module) -> list[torch.Tensor]:
-    return [parameter.detach() for parameter in copy.deepcopy(model).parameters()]
-
-
-def distance(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    return max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+    return [parameter.detach() for parameter in model.parameters()]
 
 
 if __name__ == "__main__":

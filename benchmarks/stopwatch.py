@@ -1,8 +1,10 @@
-"""What the stopwatch costs: the time of the four laps that it takes in a step.
+"""What the stopwatch costs in a step: the laps, and the hook that tells when backward has computed.
 
     python benchmarks/stopwatch.py
 
-An A/B of whole epochs would drown it in noise, so the laps are timed alone, in a tight loop.
+Laps and hook are timed alone, in a tight loop, since in a training step they drown in its noise.
+Then stage 1 trains with the stopwatch and with one that does nothing, by turns: that shows the
+noise, and that no more than the laps was overlooked.
 """
 
 import argparse
@@ -17,24 +19,81 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 stage1 = importlib.import_module("01_baseline.train")
 
+PHASES = ("data", "forward", "backward", "exposed", "step")
+
+
+class Off:
+    """A stopwatch that measures nothing."""
+
+    def __init__(self, device: torch.device):
+        pass
+
+    def lap(self, phase: str) -> None:
+        pass
+
+    def seconds(self) -> dict[str, float]:
+        return {}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(parser.parse_args().device)
-    microseconds = statistics.median(microseconds_of_a_step(device) for _ in range(21))
+    parser.add_argument("--rounds", type=stage1.number(int, 2), default=15)
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.set_num_threads(1)
+    laps = statistics.median(lap_microseconds(device) for _ in range(21))
+    hook = statistics.median(hook_microseconds(device) for _ in range(21))
     name = stage1.device_name(device.type)
-    print(f"{name}: the four laps of a step take {microseconds:.2f} microseconds")
+    print(f"{name}, torch {torch.__version__}")
+    print(f"the {len(PHASES)} laps of a step take {laps:.2f} microseconds, the hook {hook:.2f}")
+    on, off = train_by_turns(device, args.rounds)
+    low, middle, high = statistics.quantiles((a / b for a, b in zip(on, off)), n=4)
+    share = (laps + hook) / 1e6 / statistics.median(off)
+    print(f"a step of stage 1 takes {1000 * statistics.median(off):.2f} ms: {share:.3%} of it")
+    print(f"with the stopwatch on against off: {middle:.3f} ({low:.3f}-{high:.3f})")
 
 
-def microseconds_of_a_step(device: torch.device, steps: int = 500) -> float:
-    """Microseconds that the four laps of one step take, a mean over `steps` steps (one epoch)."""
+def lap_microseconds(device: torch.device, steps: int = 500) -> float:
+    """Microseconds that the laps of one step take, a mean over `steps` steps (one epoch)."""
     watch = stage1.Stopwatch(device)
     started = time.perf_counter()
     for _ in range(steps):
-        for phase in ("data", "forward", "backward", "step"):
+        for phase in PHASES:
             watch.lap(phase)
     return (time.perf_counter() - started) / steps * 1e6
+
+
+def hook_microseconds(device: torch.device, steps: int = 500) -> float:
+    """Microseconds that a hook on a parameter adds to a backward pass."""
+    parameter = torch.ones((), device=device, requires_grad=True)
+    seconds = []
+    for hooked in (False, True):
+        hook = parameter.register_hook(lambda gradient: None) if hooked else None
+        started = time.perf_counter()
+        for _ in range(steps):
+            (parameter * 1).backward()
+        seconds.append(time.perf_counter() - started)
+    hook.remove()
+    return (seconds[1] - seconds[0]) / steps * 1e6
+
+
+def train_by_turns(device: torch.device, rounds: int, steps: int = 40) -> list[list[float]]:
+    """-> seconds of a step with the stopwatch, and without it, of each round"""
+    torch.manual_seed(0)
+    model = stage1.ConvNet().to(device, memory_format=torch.channels_last)
+    others = (*stage1.sgd_one_cycle(model, 0.01, 1000), device)
+    images = torch.randint(256, (120, 28, 28), dtype=torch.uint8)
+    loader = [(images, torch.randint(10, (120,)))] * steps
+    seconds, real = [[], []], stage1.Stopwatch
+    for _ in range(rounds + 1):
+        for taken, stopwatch in zip(seconds, (real, Off)):
+            stage1.Stopwatch = stopwatch
+            started = time.perf_counter()
+            stage1.train_epoch(model, loader, *others)[0].item()  # waits for a GPU to finish
+            taken.append((time.perf_counter() - started) / steps)
+    stage1.Stopwatch = real
+    return [taken[1:] for taken in seconds]  # the first round warms up
 
 
 if __name__ == "__main__":

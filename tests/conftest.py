@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shlex
 import signal
 import socket
@@ -23,6 +24,11 @@ def docstring_commands(stage):
     docstring = ast.get_docstring(ast.parse((ROOT / stage / "train.py").read_text()))
     lines = docstring.replace("\\\n", " ").splitlines()
     return [line.strip() for line in lines if line.startswith("    ")]
+
+
+def fenced(text):
+    """The code blocks of a page, or of a part of one: [(language, text), ...]"""
+    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="session")

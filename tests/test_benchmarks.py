@@ -1,9 +1,18 @@
 """The benchmarks run, and print the tables that their page shows. No time is tested."""
 
+import argparse
+import importlib
+import json
 import sys
 
 import pytest
+import torch
+import torch.nn.functional as F
 from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT))
+import run_all
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="ties threads to cores")
 
@@ -15,13 +24,77 @@ def bench(reader, command):
 
 
 def test_what_the_stopwatch_costs(reader):
-    assert any("microseconds" in line for line in bench(reader, "stopwatch.py"))
+    rows = bench(reader, "stopwatch.py --rounds 2")
+    assert "microseconds" in rows[1] and rows[3].startswith("with the stopwatch on against off")
+
+
+def one_gpu(reader, flags):
+    command = f"one_gpu.py --data {reader.env['MNIST_ROOT']} -b 24 --lr 0.02 --results results"
+    rows = bench(reader, f"{command} {flags}")[2:]
+    results = json.loads((reader.folder / "results/one_gpu.json").read_text())["rows"]
+    assert rows == list(results)
+    assert all(row["accuracies"][-1] > 0.5 for row in results.values()), "each variant learns"
+    return rows
+
+
+def test_the_variants_for_a_gpu_that_a_cpu_has_too(reader):
+    assert one_gpu(reader, "--device cpu -e 3") == ["stage 1", "resident", "bf16"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_variants_on_a_gpu(reader):
+    assert one_gpu(reader, "--device cuda -e 3")[3:] == ["compiled", "CUDA graph"]
+
+
+def test_preparing_leaves_no_trace_in_the_model():
+    stage1, one_gpu = (
+        importlib.import_module(name) for name in ("01_baseline.train", "benchmarks.one_gpu")
+    )
+    model = stage1.ConvNet()
+    optimizer, _ = stage1.sgd_one_cycle(model, 0.1, 100)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    args, steps = argparse.Namespace(batch_size=4), []
+
+    def step(x, y):
+        steps.append(len(x))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x.unsqueeze(1).float()), y).backward()
+        optimizer.step()
+
+    images, labels = torch.randint(256, (8, 28, 28)), torch.randint(10, (8,))
+    one_gpu.prepare("compiled", args, model, optimizer, step, images, labels)
+    assert steps == [4] * one_gpu.WARM_UP
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    buffers = [state["momentum_buffer"] for state in optimizer.state.values()]
+    assert len(buffers) == 10 and not any(buffer.any() for buffer in buffers)
 
 
 @pytest.mark.slow
-def test_the_demos_way_against_stage_1(reader):
-    rows = bench(reader, f"demo_way.py --data {reader.env['MNIST_ROOT']} --repeats 1")
-    assert [row.partition(":")[0] for row in rows] == ["run 1", "run 1", "medians"]
+def test_one_thing_at_a_time(reader):
+    rows = bench(reader, "sweep.py --repeats 1 --steps 1 --results results")
+    results = json.loads((reader.folder / "results/sweep.json").read_text())
+    figures = results["milliseconds_per_step"]
+    assert list(figures) == ["batch", "width", "cap", "threads", "amp", "workers"]
+    assert figures["batch"]["120"].keys() == {"1", "2", "4"}
+    assert sum(row.startswith("2 ranks") for row in rows) >= 2, "findings stand above the tables"
+    assert (reader.folder / "results/sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_command_of_the_page_is_run_and_only_its_own_output_replaced(tmp_path, monkeypatch):
+    text = "# Page\n\n```sh\npython a.py --data data\n```\n\n```\nold\n```\n\n"
+    page = tmp_path / "README.md"
+    page.write_text(text + text.replace("a.py", "b.py") + "the end\n")
+    (tmp_path / "b.py").write_text("import sys; print('new', *sys.argv[1:])  # \"--results\"\n")
+    monkeypatch.setattr(run_all, "ROOT", tmp_path)
+    monkeypatch.setattr(run_all, "PAGE", page)
+    monkeypatch.setattr(sys, "argv", ["run_all.py", "--only", "b", "--data", "/elsewhere"])
+    assert run_all.main() == 0
+    new = text.replace("a.py", "b.py")
+    new = new.replace("old", "new --data /elsewhere --results benchmarks/results")
+    assert page.read_text() == text + new + "the end\n"
+    (tmp_path / "b.py").write_text("print('half'); raise SystemExit(1)")
+    assert run_all.main() == 1, "a failure is told"
+    assert page.read_text() == text + new + "the end\n", "and its output is not put on the page"
 
 
 @pytest.mark.slow
@@ -35,7 +108,7 @@ def test_ddp_by_hand_against_ddp(reader):
 def test_two_ranks_against_their_limit(reader):
     rows = bench(reader, "limit.py --batch-size 4 --rounds 2 --steps 2")
     page = (ROOT / "benchmarks/README.md").read_text()
-    assert len(rows) == 9 and all(f"\n{row}" in page.replace("\n  ", "\n") for row in rows[2:])
+    assert len(rows) == 11 and all(f"\n{row}" in page.replace("\n  ", "\n") for row in rows[2:])
 
 
 @LINUX

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, fenced
 
 SCRIPTS = [
     "01_baseline/by_hand.py",
@@ -26,7 +26,7 @@ def quoted_lines(script):
     page = (ROOT / script).with_name("README.md").read_text()
     section = page.partition("\n## By hand\n")[2].partition("\n## ")[0]
     lines = []
-    for language, text in re.findall(r"^```(\w*)\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+    for language, text in fenced(section):
         lines += text.splitlines() if language == "" and "Milliseconds" not in text else []
     return lines
 

@@ -3,11 +3,9 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
-from conftest import family
-from test_failures import ENDLESS, LINUX, wait_for_line
+from test_failures import ENDLESS, LINUX, ranks_of, wait_for_line
 
 TRAIN = "-e 2 -b 24 --lr 0.02 --device cpu"
 LAUNCH = "python 04_ddp_torchrun/by_hand.py"
@@ -106,15 +104,6 @@ def test_thirty_processes_that_end_right_after_a_backward_on_threads(reader):
 # ---------------------------------------------------------------- the launcher
 
 
-def rank_pids(process, script):
-    return [
-        pid
-        for pid in sorted(family(process))
-        if pid != process.pid
-        and Path(f"/proc/{pid}/cmdline").read_text().split("\0")[2:3] == [script]
-    ]
-
-
 def test_the_launcher_runs_stage_4(reader):
     result = reader.run(f"{LAUNCH} --nproc-per-node 2 04_ddp_torchrun/train.py {TRAIN}")
     assert result.code == 0, result
@@ -133,7 +122,7 @@ def test_a_bad_call_of_the_launched_script_keeps_its_line_and_code(reader):
 def test_a_killed_rank_is_named_and_the_other_stopped(reader):
     process = reader.start(f"{LAUNCH} 04_ddp_torchrun/train.py {ENDLESS}")
     wait_for_line(process, start="[rank 0] epoch")
-    ranks = rank_pids(process, "04_ddp_torchrun/train.py")
+    ranks = ranks_of(process)
     assert len(ranks) == 2
     os.kill(ranks[1], signal.SIGKILL)
     result = reader.finish(process, timeout=20)

@@ -31,12 +31,9 @@ def count(result):
 @pytest.mark.parametrize("saver", STAGES)
 def test_a_checkpoint_holds_the_bare_model(trained, saver):
     checkpoint = torch.load(trained[1][saver][0], weights_only=True)
-    bare = importlib.import_module("01_baseline.train").ConvNet().state_dict()
-    assert checkpoint["model"].keys() == bare.keys(), "no module. prefix"
-    assert (
-        sum(p.numel() for p in importlib.import_module("01_baseline.train").ConvNet().parameters())
-        == 29034
-    )
+    bare = importlib.import_module("01_baseline.train").ConvNet()
+    assert checkpoint["model"].keys() == bare.state_dict().keys(), "no module. prefix"
+    assert sum(parameter.numel() for parameter in bare.parameters()) == 29034
 
 
 def test_the_scaler_is_saved_with_the_model(trained):

@@ -25,6 +25,7 @@ def row(stage="01_baseline", **facts):
     record |= {"workers": 0, "batchnorm": "local", "seed": 0, "torch": "2.12.1", "python": "3.11"}
     record |= {"startup_seconds": 3.0, "epoch_seconds": [12.0, 10.0], "images_per_second": 6000.0}
     record |= {"phase_seconds": [[phases, phases]] * world_size, "train_loss": [0.2, 0.1]}
+    record |= {"peak_memory_bytes": [800 * 2**20] * world_size}
     record |= {"test_correct": 9900, "test_total": 10000, "test_accuracy": 0.99}
     return record | {"total_seconds": 27.0, "start": 0.0} | facts
 
@@ -111,6 +112,25 @@ def test_the_parts_add_up():
     )
 
 
+def test_a_row_of_where_a_step_goes():
+    def rank(backward, exposed):
+        return [{"data": 0.5, "forward": 1.5, "backward": backward, "exposed": exposed, "step": 0}]
+
+    measured = {"phase_seconds": [rank(3.0, 1.5), rank(4.0, 0.5)], "backend": "gloo"}
+    measured |= {"epoch_seconds": [6.5], "images_per_second": 60_000 / 6.5, "epochs": 1}
+    measured |= {"peak_memory_bytes": [800 * 2**20, 900 * 2**20]}
+    ddp = row("03_ddp_spawn", world_size=2) | measured
+    titles, base, line = compare.phases_table([row(), ddp]).splitlines()
+    assert line.split()[3:] == ["1.00", "3.00", "7.00", "2.00", "0.00", "13.00"] + [
+        "1",  # the rank that computes longest: 6 seconds, not 5
+        "(+20.0%)",
+        "900",
+        "MiB",
+    ]
+    assert base.split()[6] == "-", "one process waits for nobody"
+    assert titles.split()[-8:-4] == ["forward", "backward", "exposed", "step"]
+
+
 def test_records_are_read_without_running(reader):
     amp = {"amp": "bf16", "variant": "bf16"}
     rows = [row("03_ddp_spawn", **DDP | amp), row("03_ddp_spawn", **DDP), row()]
@@ -147,6 +167,7 @@ def test_bad_flags(reader, flags):
     assert result.out == "", "nothing was run"
 
 
+@pytest.mark.slow
 def test_every_stage_is_run(reader):
     result = reader.run("python compare.py -e 1 -b 24 --lr 0.02 --device cpu", timeout=170)
     assert result.code == 0, result
@@ -161,6 +182,7 @@ def test_every_stage_is_run(reader):
     assert record["command_seconds"] > record["total_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_is_shown_and_the_others_run(reader):
     result = reader.run("python compare.py --only 03 04 01 -e 1 -b 25 --lr 0.02 --device cpu")
     assert result.code == 1, result

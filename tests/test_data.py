@@ -55,7 +55,14 @@ def mirror(small_data, tmp_path_factory):
     server.server_close()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+# Stages 1 and 4 show it quickly: one process, and several that must not all download.
+QUICK = ("01_baseline", "04_ddp_torchrun")
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES],
+)
 def test_downloaded_once_and_only_once(reader, mirror, stage):
     settings, requests = mirror
     result = reader.stage(stage, "-e 1 -b 24 --device cpu --data fetched", **settings)

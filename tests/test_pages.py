@@ -4,12 +4,13 @@ import argparse
 import importlib
 import json
 import re
+import statistics
 import sys
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, STAGES
+from conftest import ROOT, STAGES, fenced
 from torch.utils.data import DistributedSampler
 
 sys.path.insert(0, str(ROOT))
@@ -21,11 +22,6 @@ RECORDS = ROOT / "docs" / "timings" / "cpu-2-cores"
 
 def record(name):
     return json.loads((RECORDS / f"{name}.json").read_text())
-
-
-def fenced(page):
-    """The code blocks of a page: [(language, text), ...]"""
-    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -43,13 +39,15 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_scripts_and_flags_in_commands_exist(page):
-    commands = [text for language, text in fenced(page) if language == "sh"]
+    commands = [text for language, text in fenced(page.read_text()) if language == "sh"]
     commands += re.findall(r"`((?:python|torchrun|git diff)[^`]*)`", page.read_text())
     for command in "\n".join(commands).replace("\\\n", " ").splitlines():
         for script in re.findall(r"[\w./]+\.py\b", command):
             assert (ROOT / script).is_file(), command
             source = (ROOT / script).read_text()
-            flags = re.findall(r"(?<= )--[a-z-]+", command.partition(script)[2])
+            flags = re.findall(
+                r"(?<= )--[a-z-]+", command.partition(script)[2].partition(" -- ")[0]
+            )
             assert all(f'"{flag}"' in source or flag == "--help" for flag in flags), command
         for target in re.findall(r"^make ([\w-]+)", command):
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
@@ -58,10 +56,43 @@ def test_scripts_and_flags_in_commands_exist(page):
 def test_the_readme_has_the_table_of_the_committed_records(capsys, monkeypatch):
     arguments = ["compare.py", "--no-run", "--record", str(RECORDS)]
     monkeypatch.setattr(sys, "argv", arguments)
-    args, _ = compare.parse()
-    assert (
-        f"```\n{compare.table(compare.read_records(args))}\n```" in (ROOT / "README.md").read_text()
-    )
+    rows = compare.read_records(compare.parse()[0])
+    assert f"```\n{compare.table(rows)}\n```" in (ROOT / "README.md").read_text()
+    page = (ROOT / "docs/reading-timings.md").read_text()
+    assert f"```\n{compare.phases_table(rows)}\n```" in page
+
+
+@pytest.mark.parametrize("path", sorted(RECORDS.rglob("*.json")), ids=lambda path: path.stem)
+def test_the_phases_of_a_record_add_up_to_its_epochs(path):
+    measured = json.loads(path.read_text())
+    for epoch, seconds in enumerate(measured["epoch_seconds"]):
+        for rank in measured["phase_seconds"]:  # the ranks wait for each other: all take as long
+            assert sum(rank[epoch].values()) == pytest.approx(seconds, rel=0.03)
+    waits = {"exposed"} if measured["backend"] else set()
+    phases = {"data", "forward", "backward", "step"} | waits
+    assert all(set(epoch) == phases for rank in measured["phase_seconds"] for epoch in rank)
+
+
+def test_the_benchmarks_page_shows_its_results():
+    page, results = (ROOT / "benchmarks/README.md").read_text(), ROOT / "benchmarks/results"
+    blocks = [text for language, text in fenced(page) if language == ""]
+    assert len(blocks) > 10 and not any("to be measured" in text for text in blocks)
+    limit = importlib.import_module("benchmarks.limit")
+    for batch in (120, 240):
+        measured = json.loads((results / f"limit-{batch}.json").read_text())
+        assert f"{measured['about']}\n{limit.table(measured['versions'])}\n" in blocks
+    sweep = importlib.import_module("benchmarks.sweep")
+    measured = json.loads((results / "sweep.json").read_text())
+    by_ranks = {
+        name: {value: {int(n): ms for n, ms in row.items()} for value, row in rows.items()}
+        for name, rows in measured["milliseconds_per_step"].items()
+    }
+    assert f"{measured['about']}\n{sweep.tables(by_ranks)}\n" in blocks
+    scaling = importlib.import_module("05_multinode.scaling")
+    measured = json.loads((results / "scaling.json").read_text())
+    measured["ranks"] = {int(n): found for n, found in measured["ranks"].items()}
+    table = "\n".join(scaling.measured_table(measured))
+    assert any(text.startswith(f"{table}\n") for text in blocks)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -107,9 +138,16 @@ def test_figures_in_the_rooms_come_from_records():
     assert all(share in room1 for share in shares[:3])
     for seconds in (torchrun["startup_seconds"], ddp["startup_seconds"]):
         assert f"{seconds:.1f}" in room4
-    for phase, name in (("forward", "forward"), ("backward and averaging", "backward")):
-        for row in (ddp, base):
-            assert f"{compare.phases_per_step(row)[phase] / 2:.1f}" in room3, name
+    naive = record("03_ddp_spawn-by_hand_naive-2xcpu")
+    assert f"{compare.ratios(naive, base)[0]} times" in room3
+    versions = json.loads((ROOT / "benchmarks/results/limit-120.json").read_text())["versions"]
+    twin = versions["twin: no communication"]["total"]
+    for version in ("DDP, as it comes", "broadcast_buffers=False"):
+        shares = [limit / own for limit, own in zip(twin, versions[version]["total"])]
+        assert f"{statistics.median(shares):.2f}" in room3
+    for phase in ("forward", "backward", "exposed"):
+        for row in (ddp, base) if phase != "exposed" else (ddp,):
+            assert f"{compare.phases_per_step(row)[phase] / 2:.1f}" in room3, phase
 
 
 def test_facts_on_the_other_pages():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ EPOCH_LINE = re.compile(
 )
 WHAT_WAS_RUN = """stage variant world_size devices hosts backend device device_name
     threads_per_rank dataset global_batch epochs workers amp batchnorm seed torch python host"""
-WHAT_CAME_OUT = """startup_seconds epoch_seconds images_per_second phase_seconds train_loss
-    test_correct test_total test_accuracy total_seconds"""
+WHAT_CAME_OUT = """startup_seconds epoch_seconds images_per_second phase_seconds
+    peak_memory_bytes train_loss test_correct test_total test_accuracy total_seconds"""
 
 
 def only_record(reader):
@@ -74,8 +75,14 @@ def test_record(reader, stage, name, facts):
     assert record["test_accuracy"] > 0.5, "it has learned more than guessing"
     assert record["train_loss"][1] < record["train_loss"][0]
     assert len(record["phase_seconds"]) == facts["world_size"]
+    phases = {"data", "forward", "backward", "step"} | ({"exposed"} if record["backend"] else set())
     for rank in record["phase_seconds"]:
-        assert [set(epoch) for epoch in rank] == [{"data", "forward", "backward", "step"}] * 3
+        assert [set(epoch) for epoch in rank] == [phases] * 3
+        assert all(seconds > 0 for epoch in rank for seconds in epoch.values())
+    memory = record["peak_memory_bytes"]
+    assert len(memory) == facts["world_size"]
+    if sys.platform == "linux":  # elsewhere nobody says how much a process held
+        assert all(10**8 < held < 10**10 for held in memory)
     for epoch, seconds in zip(record["phase_seconds"][0], record["epoch_seconds"], strict=True):
         assert sum(epoch.values()) == pytest.approx(seconds)
     median = sum(record["epoch_seconds"][1:]) / 2

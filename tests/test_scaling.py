@@ -1,0 +1,115 @@
+"""Room 5's prediction: its formulas against the ring that is written out, and the script itself."""
+
+import importlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+scaling = importlib.import_module("05_multinode.scaling")
+by_hand = importlib.import_module("05_multinode.by_hand")
+
+ALPHA, BETA = 3e-6, 2e9
+COUNTS = st.integers(1, 40)
+SIZES = st.lists(st.floats(1, 1e9), min_size=1, max_size=9)
+
+
+@given(COUNTS, st.integers(1, 1000))
+def test_the_ring_costs_what_its_messages_cost(n, chunk):
+    steps = by_hand.schedule(0, n)
+    seconds = sum(ALPHA + chunk / BETA for _ in steps)
+    assert scaling.ring(n, n * chunk, ALPHA, BETA) == pytest.approx(seconds)
+
+
+def test_star_and_tree_cost_what_their_messages_cost():
+    size = 1000
+    for n in (1, 2, 3, 4, 8, 9):
+        levels = sum(1 for level in range(10) if 2**level < n)  # of a tree with n ranks
+        assert scaling.tree(n, size, ALPHA, BETA) == pytest.approx(
+            2 * levels * (ALPHA + size / BETA)
+        )
+        others = n - 1  # each sends its vector to rank 0 and gets the sum
+        expected = 2 * others * size / BETA + 2 * ALPHA * (others > 0)
+        assert scaling.star(n, size, ALPHA, BETA) == pytest.approx(expected)
+    assert scaling.ring(1, size, ALPHA, BETA) == 0
+
+
+@given(st.floats(0.001, 100), SIZES, st.floats(1e-12, 1e-6))
+def test_overlap_is_never_better_than_the_last_bucket_nor_worse_than_none(backward, sizes, each):
+    def all_reduce(size):
+        return each * size
+
+    found = scaling.exposed(backward, sizes, all_reduce)
+    total, last = sum(map(all_reduce, sizes)), all_reduce(sizes[-1])
+    assert last - 1e-9 * backward <= found + 1e-9 and found <= total + 1e-9 * (backward + total)
+    if len(sizes) == 1:
+        assert found == pytest.approx(total), "with one bucket nothing can overlap"
+
+
+def test_overlap_hides_all_but_the_last_bucket_if_the_network_is_quick():
+    assert scaling.exposed(10.0, [1.0] * 5, lambda size: 0.1) == pytest.approx(0.1)
+    assert scaling.exposed(10.0, [1.0] * 5, lambda size: 4.0) == pytest.approx(2 + 5 * 4.0 - 10)
+
+
+@given(st.integers(1, 2**30))
+def test_buckets_hold_all_bytes(size):
+    buckets = scaling.buckets_of(size)
+    assert sum(buckets) == size and buckets[0] <= 2**20
+    assert all(0 < bucket <= 25 * 2**20 for bucket in buckets)
+
+
+@given(st.floats(0, 10), st.floats(1e-9, 10))
+def test_a_line_is_found_again(a, b):
+    xs = [1.0, 10.0, 100.0, 1000.0]
+    found = scaling.fit_line(xs, [a + b * x for x in xs])
+    assert found == (pytest.approx(a, abs=1e-6), pytest.approx(b, rel=1e-4, abs=1e-9))
+
+
+def test_no_part_of_a_line_is_negative():
+    assert scaling.fit_line([1.0, 2.0, 3.0], [0.5, 2.0, 3.5])[0] == 0
+    assert scaling.fit_line([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])[1] == 0
+
+
+def test_a_curve_is_straight_between_its_points_and_goes_on_beyond():
+    curve = scaling.Curve([10, 20, 40], [1.0, 2.0, 6.0])
+    assert [curve(x) for x in (10, 15, 20, 30, 40)] == [1.0, 1.5, 2.0, 4.0, 6.0]
+    assert curve(50) == 8.0 and curve(5) == 0.5
+
+
+def test_ranks_that_share_cores_take_turns():
+    computing = {images: images / 1000 for images in scaling.FIT_IMAGES}
+    averaging = {size: 0.002 + size / 1e9 for size in scaling.FIT_BYTES}
+    together = 0.002 + scaling.MODEL_BYTES / 1e9
+    batches = (2 * scaling.AMID, *scaling.BATCHES)
+    step = {batch: batch / 2 / 1000 + together + 0.001 for batch in batches}
+    run = {"computing": computing, "averaging": averaging, "step": step}
+    more = {"averaging": averaging, "step": step | {4 * scaling.AMID: 2 * scaling.AMID / 1000}}
+    two, four = (scaling.fit(n, {2: run, 4: more}, cores=2) for n in (2, 4))
+    assert (two["alpha"], two["beta"]) == (pytest.approx(0.001), pytest.approx(1e9))
+    assert [row["error"] for row in two["rows"]] == pytest.approx([0] * 5)
+    assert [row["around"] for row in two["rows"]] == pytest.approx([0.001] * 5)
+    # Four ranks on two cores: half the images each, but two of them on a core.
+    computing_of_four = [row["computing"] for row in four["rows"]]
+    assert computing_of_four == pytest.approx([row["computing"] for row in two["rows"]])
+
+
+@pytest.mark.slow
+def test_the_script(reader):
+    result = reader.run("python 05_multinode/scaling.py --ranks 2 --rounds 2 --steps 2 --results r")
+    assert result.code == 0, result
+    lines = result.out.splitlines()
+    assert any(line.startswith("largest error:") for line in lines)
+    assert any(line.startswith("PROJECTION") for line in lines)
+    results = json.loads((reader.folder / "r/scaling.json").read_text())
+    (rows,) = [found["rows"] for found in results["ranks"].values()]
+    assert [row["batch"] for row in rows] == scaling.BATCHES
+    assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.AMID}
+    assert (reader.folder / "r/scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("flags", ["--ranks 1", "--ranks 7", "--rounds 1"])
+def test_bad_flags(reader, flags):
+    result = reader.run(f"python 05_multinode/scaling.py {flags}")
+    assert result.code == 2 and "Traceback" not in result.err, result
+    assert result.out == "", "nothing was run"
