@@ -353,7 +353,8 @@ def baseline(rows: list[dict], row: dict) -> dict | None:
 
 def differences(row: dict, base: dict) -> list[str]:
     """In what two rows differ that have to be alike, as text; empty if they may be compared."""
-    return [f"{key} {row[key]}, not {base[key]}" for key in ALIKE if row[key] != base[key]]
+    differ = [f"{key} {row[key]}, not {base[key]}" for key in ALIKE if row[key] != base[key]]
+    return differ + (["resumed from a snapshot: timed in pieces"] if row.get("resumed") else [])
 
 
 def remark(row: dict, base: dict | None) -> str:

@@ -1,10 +1,12 @@
-r"""Stage 5: DistributedDataParallel on several machines.
+r"""Stage 5: DistributedDataParallel on several machines, with a way back after one is lost.
 
 New since stage 4:
 - torchrun runs on every host with the same line; the hosts meet at the rendezvous endpoint
 - the local rank picks the device, and one rank per host sees to the data; the global rank prints
   and saves, once for all hosts
 - the record knows the number of hosts
+- with --snapshot the run is written down now and then; started again it goes on from there, and
+  ends with the weights that it would have had undisturbed
 
 by_hand.py, beside this file, writes out what makes this work, and proves it.
 
@@ -21,6 +23,8 @@ START = time.time()  # before the other imports: they are part of what a run cos
 STAGE = "05_multinode"
 
 import argparse
+import copy
+import io
 import json
 import os
 import platform
@@ -31,9 +35,12 @@ import statistics
 import sys
 import tempfile
 import threading
+import zipfile
 import zlib
+from collections import Counter
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 
 if __name__ == "__main__":  # a rank: Ctrl-C just ends it, torchrun tells the reader
@@ -64,6 +71,8 @@ def main():
     add("--timeout", type=number(float, 1), default=60, help="seconds a rank waits for the others")
     add("--tensorboard", type=Path, help="folder for TensorBoard's events and log.txt")
     add("--target-accuracy", type=number(float, 0, 1), help="stop after the epoch that reaches it")
+    add("--snapshot", type=Path, help="file to go on from if it is there; written every epoch")
+    add("--snapshot-every", type=number(int, 1), help="write it after so many steps, too")
     args = parse(parser)
     if "RANK" not in os.environ:
         stop(f"start it with torchrun on every host, as {STAGE}/README.md shows")
@@ -77,6 +86,7 @@ def main():
     check_batch(args.batch_size, args.world_size)
     if args.tensorboard:
         check_writable(args.tensorboard)
+    check_snapshot(args)
     if local_rank == 0:
         load_mnist(args.data)  # downloaded and checked once per host: the others will find it there
 
@@ -124,41 +134,52 @@ def train(args, device, rank, world_size):
         saved = load_model(args.load, model)
         scaler.load_state_dict(saved.get("scaler") or scaler.state_dict())
     optimizer, schedule = sgd_one_cycle(model, args.lr, args.epochs * len(loader))
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    run = Run(args, device, rank, world_size, parts)
     ddp_model = DistributedDataParallel(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
         broadcast_buffers=False,  # BatchNorm's statistics: once before evaluating is enough
     )
 
+    if args.snapshot:
+        settle(ddp_model, device)
+        run.resume()
     writer = open_writer(args.tensorboard) if rank == 0 else None
     args.startup_seconds = time.time() - args.start
-    losses, phases = [], []
-    for epoch in range(args.epochs):
-        loader.sampler.set_epoch(epoch)  # or every epoch would have the order of the first
-        loss, seconds = train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, args)
+    correct = None
+    while run.epoch < args.epochs and not run.target_reached:
+        loader.sampler.set_epoch(run.epoch)  # or every epoch would have the order of the first
+        loader.sampler.dealt = run.step * loader.batch_size
+        loader.generator.manual_seed(args.seed + rank + run.epoch * world_size)
+        loss, seconds = train_epoch(
+            ddp_model, loader, optimizer, schedule, scaler, device, args, run
+        )
         correct, total = evaluate_together(model, test_set, device, rank, world_size)
-        losses.append(loss.item())
-        phases.append(seconds)
         if rank == 0:
-            line = epoch_line(args, epoch, len(train_set), seconds, loss, correct / total)
-            log_epoch(writer, line, epoch, loss, correct / total)
-        if args.target_accuracy is not None and target_reached(args, correct / total, rank):
-            break
-    if args.epochs == 0:  # only look at the model that was loaded
+            line = epoch_line(args, run.epoch, len(train_set), seconds, loss, correct / total)
+            log_epoch(writer, line, run.epoch, loss, correct / total)
+        if args.target_accuracy is not None:
+            run.target_reached = target_reached(args, correct / total, rank)
+        run.end_epoch(loss.item(), seconds)
+        if args.snapshot:
+            run.save()
+    if correct is None:  # nothing to train: look at the model that was loaded
         correct, total = evaluate_together(model, test_set, device, rank, world_size)
-    elif rank == 0:
+    if args.epochs and rank == 0:
         save_model(args.checkpoint, model, scaler=scaler.state_dict())
     measured = [None] * world_size
-    dist.all_gather_object(measured, (phases, peak_memory(device)))
+    dist.all_gather_object(measured, (run.own["phases"], peak_memory(device)))
     if rank == 0:
         setup = {"devices": world_size, "backend": dist.get_backend()}
         setup["batchnorm"] = "synced" if device.type == "cuda" else "local"
-        report(args, len(train_set), losses, measured, correct, total, **setup)
+        setup |= {"resumed": run.resumed} if run.resumed else {}  # timed in pieces, then
+        report(args, len(train_set), run.losses, measured, correct, total, **setup)
 
 
 def make_loader(train_set, args, rank, world_size):
     """Deal this rank its share of the training set in shuffled batches."""
-    sampler = DistributedSampler(train_set, world_size, rank, seed=args.seed)
+    sampler = ResumableSampler(train_set, world_size, rank, seed=args.seed)
     return DataLoader(
         train_set,
         batch_size=args.batch_size // world_size,
@@ -171,14 +192,16 @@ def make_loader(train_set, args, rank, world_size):
     )
 
 
-def train_epoch(model, loader, optimizer, schedule, scaler, device, args):
+def train_epoch(model, loader, optimizer, schedule, scaler, device, args, run):
     """One optimizer step per batch. Returns the mean loss and the seconds spent in each phase."""
     model.train()
-    total_loss = torch.zeros((), device=device)  # on the device: .item() would stall every step
+    steps = run.step + len(loader)
+    total_loss = torch.tensor(run.own["loss"], device=device)  # .item() would stall every step
     watch = Stopwatch(device)
     # The first layer's gradient comes last. What is then left of backward is waiting for others.
     hook = next(model.parameters()).register_hook(lambda gradient: watch.lap("backward"))
-    for images, labels in tqdm(loader, leave=False, disable=dist.get_rank() > 0 or None):
+    batches = tqdm(loader, leave=False, disable=dist.get_rank() > 0 or None)
+    for step, (images, labels) in enumerate(batches, run.step + 1):
         x, y = to_device(images, labels, device)
         watch.lap("data")
         with torch.autocast(device.type, AMP[args.amp], enabled=args.amp != "off"):
@@ -192,9 +215,191 @@ def train_epoch(model, loader, optimizer, schedule, scaler, device, args):
         schedule.step()
         total_loss += loss.detach()
         watch.lap("step")
+        if args.snapshot_every and step % args.snapshot_every == 0 and step < steps:
+            run.save(step, total_loss.item(), watch.seconds())
+            watch.lap("snapshot")
     hook.remove()
     dist.all_reduce(total_loss)
-    return total_loss / len(loader) / dist.get_world_size(), watch.seconds()
+    return total_loss / steps / dist.get_world_size(), run.seconds(watch.seconds())
+
+
+class ResumableSampler(DistributedSampler):
+    """Deals a rank its share of an epoch, less the images that were dealt before a snapshot."""
+
+    dealt = 0
+
+    def __iter__(self):
+        return islice(super().__iter__(), self.dealt, None)
+
+    def __len__(self):
+        return super().__len__() - self.dealt
+
+
+class Run:
+    """Where the training is, and what it takes to go on from there: that is a snapshot."""
+
+    def __init__(self, args, device, rank, world_size, parts):
+        self.path, self.device = args.snapshot, device
+        self.rank, self.world_size = rank, world_size
+        self.parts = parts  # {name: what has a state_dict}
+        self.epoch = self.step = 0  # epochs that are done, steps that are done of the next one
+        self.losses, self.target_reached, self.resumed = [], False, []
+        self.own = {
+            "phases": [],
+            "loss": 0.0,
+            "seconds": {},
+        }  # of this rank; the last two per epoch
+        flags = ("dataset", "epochs", "batch_size", "lr", "seed", "amp")
+        self.settings = {"stage": STAGE} | {flag: getattr(args, flag) for flag in flags}
+
+    def seconds(self, since_start):
+        """Seconds per phase of this epoch, with those from before the run was resumed."""
+        return dict(Counter(self.own["seconds"]) + Counter(since_start))
+
+    def end_epoch(self, loss, seconds):
+        self.epoch, self.step = self.epoch + 1, 0
+        self.losses.append(loss)
+        self.own = {"phases": [*self.own["phases"], seconds], "loss": 0.0, "seconds": {}}
+
+    def save(self, step=0, loss=0.0, since_start=None):
+        """Every rank hands in what is its own; rank 0 writes for all."""
+        own = self.own | {"loss": loss, "seconds": self.seconds(since_start or {})}
+        own["random"] = random_state(self.device)
+        ranks = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(own, ranks)
+        if self.rank == 0:
+            state = {"settings": self.settings, "epoch": self.epoch, "step": step, "ranks": ranks}
+            for name in ("losses", "target_reached", "resumed"):
+                state[name] = getattr(self, name)
+            state |= {name: part.state_dict() for name, part in self.parts.items()}
+            write_snapshot(self.path, state)
+
+    def resume(self):
+        """Go on from the newest snapshot that any host has, if there is one."""
+        state, refused = None, False
+        if os.environ["LOCAL_RANK"] == "0":
+            state, refused = read_snapshot(self.path, self.settings)
+        found = [None] * self.world_size
+        position = (state["epoch"], state["step"]) if state else (-1, 0)
+        dist.all_gather_object(found, (position, refused))
+        newest = max(found)[0]
+        if newest == (-1, 0):
+            if any(refused for _, refused in found):
+                stop("there is no snapshot to go on from; to begin anew, give another --snapshot")
+            return
+        box = [state]  # from the host that has it to all: they need not share a disk
+        dist.broadcast_object_list(box, [position for position, _ in found].index(newest))
+        self.take_up(**box[0])
+
+    def take_up(self, epoch, step, ranks, losses, target_reached, resumed, settings, **states):
+        self.epoch, self.step, self.losses, self.target_reached = (
+            epoch,
+            step,
+            losses,
+            target_reached,
+        )
+        self.resumed = [*resumed, {"epoch": epoch, "step": step, "ranks": len(ranks)}]
+        for name, state in states.items():
+            self.parts[name].load_state_dict(state)
+        told = f"{STAGE}: resuming after {epoch} epoch(s) and {step} step(s)"
+        if len(ranks) == self.world_size:
+            self.own = ranks[self.rank]
+            set_random_state(self.own.pop("random"), self.device)
+        else:
+            told += (
+                f" of {len(ranks)} rank(s); with {self.world_size} the random numbers begin anew"
+            )
+            told += " and sums are rounded in another order: the weights will differ a little"
+            mean = sum(own["loss"] for own in ranks) / len(ranks)
+            self.own = {key: ranks[0][key] for key in ("phases", "seconds")} | {"loss": mean}
+        if self.rank == 0:
+            print(told)
+
+
+def read_snapshot(path, settings):
+    """-> the last sound snapshot of this run, or None; and whether one had to be refused."""
+    refused = False
+    for candidate in (path, previous(path)):
+        if not candidate.exists():
+            continue
+        try:
+            with zipfile.ZipFile(candidate) as archive:  # which is what torch.save writes
+                if archive.testzip():
+                    raise zipfile.BadZipFile("a checksum is wrong")
+            state = torch.load(candidate, map_location="cpu", weights_only=True)
+            theirs = state["settings"]
+        except Exception as error:  # each kind of wrong file has a type of its own
+            reason = f"damaged, or not a snapshot ({type(error).__name__})"
+        else:
+            wrong = [key for key in settings if theirs.get(key) != settings[key]]
+            if not wrong:
+                if refused:  # set aside, or it would soon take the place of the previous one
+                    os.replace(path, path.with_name(f"{path.name}.refused"))
+                return state, refused
+            wrong = [f"{key} {theirs.get(key)} instead of {settings[key]}" for key in wrong]
+            reason = f"of another run: {', '.join(wrong)}"
+        refused = True
+        print(f"{STAGE}: refusing {candidate}: {reason}", file=sys.stderr)
+    return None, refused
+
+
+def write_snapshot(path, state):
+    """Write it under another name, then rename; the one before stays, as PATH.previous."""
+    image, temp = io.BytesIO(), path.with_name(f"{path.name}.tmp")
+    torch.save(state, image)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temp, "wb") as file:
+            file.write(image.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())  # all of it is on the disk before it gets its name
+        if path.exists():
+            os.replace(path, previous(path))
+        os.replace(temp, path)
+    except OSError as error:  # a full disk ends no training
+        print(
+            f"{STAGE}: no snapshot, {error.strerror}; the last one stays: {path}", file=sys.stderr
+        )
+        temp.unlink(missing_ok=True)
+
+
+def previous(path):
+    return path.with_name(f"{path.name}.previous")
+
+
+def random_state(device):
+    """Where this rank's random numbers are: dropout, if a model has it, goes on from there."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state, device):
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def settle(ddp_model, device):
+    """Two backward passes that change nothing, for a run that is resumed to round as it did before.
+
+    In its second step DDP puts the gradients in the order in which they came. On three ranks or
+    more the order decides who adds first: a resumed run would differ in the last bit, and soon in
+    all of them.
+    """
+    state = copy.deepcopy(ddp_model.module.state_dict())
+    for _ in range(2):
+        ddp_model(torch.zeros(1, 1, 28, 28, device=device)).sum().backward()
+    ddp_model.zero_grad()
+    ddp_model.module.load_state_dict(state)
+
+
+def check_snapshot(args):
+    if args.snapshot_every and not args.snapshot:
+        stop("--snapshot-every: to which file? give --snapshot PATH, too")
+    if args.snapshot:
+        check_writable(args.snapshot.parent)
+        if args.snapshot.is_dir():
+            stop(f"--snapshot {args.snapshot} is a folder, not a file")
 
 
 def evaluate_together(model, test_set, device, rank, world_size):

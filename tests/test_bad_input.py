@@ -49,7 +49,13 @@ FLAGS_OF_STAGE = {
         ("--target-accuracy 1.5", "--target-accuracy"),
         ("--tensorboard /dev/null/here", "cannot write to /dev/null/here"),
     ],
-    "05_multinode": [("--target-accuracy -1", "--target-accuracy")],
+    "05_multinode": [
+        ("--target-accuracy -1", "--target-accuracy"),
+        ("--snapshot-every 3", "give --snapshot PATH"),
+        ("--snapshot-every 0 --snapshot s", "--snapshot-every"),
+        ("--snapshot folder", "is a folder"),
+        ("--snapshot /dev/null/s", "cannot write"),
+    ],
 }
 ALL_FLAGS = [
     (stage, flags, says)

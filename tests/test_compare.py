@@ -69,6 +69,12 @@ def test_no_ratio_across_rows_that_differ(key, value):
     assert f"(1) {key} {value}, not {row()[key]}" in text
 
 
+def test_no_ratio_for_a_run_in_pieces():
+    resumed = row("05_multinode", **DDP, resumed=[{"epoch": 1, "step": 0, "ranks": 2}])
+    assert compare.ratios(resumed, row()) == ("-", "-")
+    assert "(1) resumed from a snapshot: timed in pieces" in compare.table([row(), resumed])
+
+
 def test_drawn_digits_are_never_called_mnist():
     text = compare.table([row(dataset="drawn-afea15cc")])
     assert "drawn-afea15cc (NOT MNIST)" in text
