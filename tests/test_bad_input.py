@@ -200,8 +200,14 @@ def test_a_command_is_refused_in_one_line(reader, folder, stage, flags, says):
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
-@pytest.mark.parametrize("flags", ["--batch-size 121", "--no-such-flag", "--data nowhere"])
+@pytest.mark.parametrize(
+    ("stage", "flags"),
+    [
+        ("04_ddp_torchrun", "--batch-size 121"),
+        ("05_multinode", "--no-such-flag"),
+        ("05_multinode", "--data nowhere"),
+    ],
+)
 def test_under_torchrun_one_rank_speaks_once_above_the_report(reader, folder, stage, flags):
     before = contents(folder)
     result = reader.stage(stage, flags, **NO_NETWORK)

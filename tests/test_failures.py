@@ -149,13 +149,16 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader, stage):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_sixty_runs_under_load_all_exit_with_code_0(reader):
-    """A rank that was done has been seen to abort on its way out; see process_group."""
+def test_many_runs_under_load_all_exit_with_code_0(reader):
+    """A rank that was done has been seen to abort on its way out; see process_group.
+
+    Before the remedy there it was one run in four to one in fourteen.
+    """
     codes = []
-    for number in range(20):  # three at a time: six ranks or more on two cores are the load
+    for number in range(12):  # three at a time: six ranks or more on two cores are the load
         runs = [
             reader.start_stage(stage, f"-e 1 --record t --checkpoint c/{stage}-{number}.pt")
             for stage in STAGES[2:]
         ]
         codes += [reader.finish_all(run).code for run in runs]
-    assert codes == [0] * 60
+    assert codes == [0] * 36

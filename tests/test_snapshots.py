@@ -211,7 +211,7 @@ def test_a_finished_run_is_not_trained_again(reader):
 # ---------------------------------------------------------------- really killed
 
 
-KILLED = "05_multinode/train.py -e 4 -b 24 --lr 0.02 --device cpu --timeout 5 --snapshot-every 4"
+KILLED = "05_multinode/train.py -e 4 -b 24 --lr 0.02 --device cpu --timeout 20 --snapshot-every 4"
 RESTARTING = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or most restarts would fail
 
 
