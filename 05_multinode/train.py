@@ -38,7 +38,7 @@ import threading
 import zipfile
 import zlib
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -141,10 +141,10 @@ def train(args, device, rank, world_size):
         device_ids=[device.index] if device.type == "cuda" else None,
         broadcast_buffers=False,  # BatchNorm's statistics: once before evaluating is enough
     )
-
     if args.snapshot:
         settle(ddp_model, device)
         run.resume()
+
     writer = open_writer(args.tensorboard) if rank == 0 else None
     args.startup_seconds = time.time() - args.start
     correct = None
@@ -244,11 +244,7 @@ class Run:
         self.parts = parts  # {name: what has a state_dict}
         self.epoch = self.step = 0  # epochs that are done, steps that are done of the next one
         self.losses, self.target_reached, self.resumed = [], False, []
-        self.own = {
-            "phases": [],
-            "loss": 0.0,
-            "seconds": {},
-        }  # of this rank; the last two per epoch
+        self.own = {"phases": [], "loss": 0.0, "seconds": {}}  # of this rank alone
         flags = ("dataset", "epochs", "batch_size", "lr", "seed", "amp")
         self.settings = {"stage": STAGE} | {flag: getattr(args, flag) for flag in flags}
 
@@ -292,12 +288,8 @@ class Run:
         self.take_up(**box[0])
 
     def take_up(self, epoch, step, ranks, losses, target_reached, resumed, settings, **states):
-        self.epoch, self.step, self.losses, self.target_reached = (
-            epoch,
-            step,
-            losses,
-            target_reached,
-        )
+        self.epoch, self.step = epoch, step
+        self.losses, self.target_reached = losses, target_reached
         self.resumed = [*resumed, {"epoch": epoch, "step": step, "ranks": len(ranks)}]
         for name, state in states.items():
             self.parts[name].load_state_dict(state)
@@ -307,9 +299,9 @@ class Run:
             set_random_state(self.own.pop("random"), self.device)
         else:
             told += (
-                f" of {len(ranks)} rank(s); with {self.world_size} the random numbers begin anew"
+                f" of {len(ranks)} rank(s); with {self.world_size} random numbers begin anew and"
             )
-            told += " and sums are rounded in another order: the weights will differ a little"
+            told += " sums are rounded in another order: the weights will differ a little"
             mean = sum(own["loss"] for own in ranks) / len(ranks)
             self.own = {key: ranks[0][key] for key in ("phases", "seconds")} | {"loss": mean}
         if self.rank == 0:
@@ -334,7 +326,8 @@ def read_snapshot(path, settings):
             wrong = [key for key in settings if theirs.get(key) != settings[key]]
             if not wrong:
                 if refused:  # set aside, or it would soon take the place of the previous one
-                    os.replace(path, path.with_name(f"{path.name}.refused"))
+                    with suppress(FileNotFoundError):  # another host has done so
+                        os.replace(path, path.with_name(f"{path.name}.refused"))
                 return state, refused
             wrong = [f"{key} {theirs.get(key)} instead of {settings[key]}" for key in wrong]
             reason = f"of another run: {', '.join(wrong)}"
@@ -357,10 +350,9 @@ def write_snapshot(path, state):
             os.replace(path, previous(path))
         os.replace(temp, path)
     except OSError as error:  # a full disk ends no training
-        print(
-            f"{STAGE}: no snapshot, {error.strerror}; the last one stays: {path}", file=sys.stderr
-        )
         temp.unlink(missing_ok=True)
+        told = f"{STAGE}: no snapshot, {error.strerror}; the last one stays: {path}"
+        print(told, file=sys.stderr)
 
 
 def previous(path):

@@ -85,15 +85,15 @@ def test_what_was_dealt_and_what_is_left_make_the_epoch(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
-def test_another_number_of_ranks_goes_on_and_says_what_is_lost(reader, before, after):
+def test_another_number_of_ranks_goes_on_and_says_what_is_lost(reader):
+    before, after = 2, 3
     flags = "-b 24 --lr 0.02 --device cpu --snapshot s --snapshot-every 20"
     run = "torchrun --standalone --nproc-per-node {} 05_multinode/train.py {} {}"
     assert reader.run(run.format(before, "-e 2 --checkpoint a.pt", flags)).code == 0
     os.replace(reader.folder / "s.previous", reader.folder / "s")  # the one of step 40 of epoch 2
     result = reader.run(run.format(after, "-e 2 --checkpoint b.pt", flags))
     assert result.code == 0, result
-    told = f"resuming after 1 epoch(s) and 40 step(s) of {before} rank(s); with {after} the random"
+    told = f"resuming after 1 epoch(s) and 40 step(s) of {before} rank(s); with {after} random"
     assert told in result.out and "epoch  2/2" in result.out and "epoch  1/2" not in result.out
     (path,) = (reader.folder / "timings").glob(f"*-{after}xcpu.json")
     record = json.loads(path.read_text())
@@ -211,7 +211,7 @@ def test_a_finished_run_is_not_trained_again(reader):
 # ---------------------------------------------------------------- really killed
 
 
-KILLED = "05_multinode/train.py -e 4 -b 24 --lr 0.02 --device cpu --timeout 20 --snapshot-every 4"
+KILLED = "05_multinode/train.py -e 2 -b 24 --lr 0.02 --device cpu --timeout 20 --snapshot-every 4"
 RESTARTING = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # or most restarts would fail
 
 
@@ -246,7 +246,7 @@ def test_a_rank_that_is_killed_with_sigkill(reader, undisturbed, ranks, victim):
     """torchrun starts all ranks again, and they go on from the snapshot."""
     torchrun = f"torchrun --standalone --nproc-per-node {ranks} --max-restarts 2 {KILLED}"
     process = reader.start(f"{torchrun} --checkpoint killed.pt --snapshot s", **RESTARTING)
-    for snapshots in (5, 30):  # of 52; it is killed twice
+    for snapshots in (4, 14):  # of 26; it is killed twice
         wait_for_snapshots(reader.folder / "s", snapshots)
         os.kill(ranks_of(process)[victim], signal.SIGKILL)
     result = reader.finish(process)
@@ -262,7 +262,7 @@ def test_a_host_that_is_killed_with_sigkill(reader, undisturbed, victim):
     """Both torchruns are started again, as a scheduler would."""
     flags = KILLED.partition(" ")[2] + " --checkpoint killed.pt --snapshot s"
     hosts = reader.start_stage("05_multinode", flags)
-    wait_for_snapshots(reader.folder / "s", 9)
+    wait_for_snapshots(reader.folder / "s", 6)
     for pid in family(hosts[victim]):
         os.kill(pid, signal.SIGKILL)
     assert all(reader.finish(host, timeout=90).code != 0 for host in hosts)
