@@ -1,4 +1,5 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
+# make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
 # make bench       run the benchmarks, put what they print on benchmarks/README.md (half an hour)
 # make test        lint and the tests that take minutes
 # make test-slow   the tests that take longer
@@ -7,12 +8,12 @@
 #
 # Each target first makes .venv and installs what it needs; the second time that takes no time.
 # make demo ARGS="--only 01 03 -b 240" hands flags to compare.py, make bench ARGS="--only limit" to
-# benchmarks/run_all.py.
+# benchmarks/run_all.py, make notebooks ARGS=03 to tools/build_notebooks.py.
 
 PYTHON ?= python3
 BIN := .venv/bin
 .DELETE_ON_ERROR:
-.PHONY: help demo bench test test-slow sync clean
+.PHONY: help demo notebooks bench test test-slow sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -20,6 +21,10 @@ help:
 demo: .venv/reader
 	@echo "== compare.py: every stage that this machine can run"
 	$(BIN)/python compare.py $(ARGS)
+
+notebooks: .venv/maintainer
+	@echo "== tools/build_notebooks.py: each in a fresh kernel, from top to bottom"
+	$(BIN)/python tools/build_notebooks.py $(ARGS)
 
 bench: .venv/maintainer
 	@echo "== the commands on benchmarks/README.md"
@@ -34,7 +39,7 @@ test: .venv/maintainer
 
 test-slow: .venv/maintainer
 	@echo "== slow tests"
-	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m slow -n 3 --dist worksteal $(ARGS)
 
 sync:
 	$(PYTHON) tools/sync_shared_half.py

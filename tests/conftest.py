@@ -28,7 +28,8 @@ def docstring_commands(stage):
 
 def fenced(text):
     """The code blocks of a page, or of a part of one: [(language, text), ...]"""
-    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(language, code) for language, code in blocks if re.fullmatch(r"\w*", language)]
 
 
 @pytest.fixture(scope="session")

@@ -45,9 +45,8 @@ def test_scripts_and_flags_in_commands_exist(page):
         for script in re.findall(r"[\w./]+\.py\b", command):
             assert (ROOT / script).is_file(), command
             source = (ROOT / script).read_text()
-            flags = re.findall(
-                r"(?<= )--[a-z-]+", command.partition(script)[2].partition(" -- ")[0]
-            )
+            own = re.split(r" -- | [\w./]+\.py\b", command.partition(script)[2])[0]
+            flags = re.findall(r"(?<= )--[a-z-]+", own)
             assert all(f'"{flag}"' in source or flag == "--help" for flag in flags), command
         for target in re.findall(r"^make ([\w-]+)", command):
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command

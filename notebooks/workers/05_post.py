@@ -1,0 +1,98 @@
+"""Ranks on threads, and a post office between them that counts: how much, and how long a chain.
+
+by_hand.py's ways run on it as they are, without processes and on as many ranks as one likes.
+Nothing here is timed.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+from importlib import import_module
+from queue import SimpleQueue
+from typing import NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+by_hand = import_module("05_multinode.by_hand")
+
+
+class Counted(NamedTuple):
+    sums: list[Tensor]  # what each rank ends with, [L]
+    sent: list[Fraction]  # what each rank has sent, in vectors
+    in_a_row: int  # messages in the longest chain of which each had to wait for the one before
+
+
+def play(way: str | Callable, ranks: int, length: int = 720_720) -> Counted:
+    """All-reduce vectors of a one, a two, a three, ... over so many ranks, and count.
+
+    length: of a vector; the default divides by 2, 3, ... 16, so chunks are equal and counts exact.
+    way: a name of by_hand.WAYS, or a function like those in it: it gets a vector [length] and
+    leaves the sum there, and calls by_hand.dist, or by_hand.exchange. Raises TimeoutError if the
+    ranks wait for each other, and whatever a rank raises.
+    """
+    post, errors = Post(ranks), []
+    vectors = [torch.full((length,), rank + 1, dtype=torch.int16) for rank in range(ranks)]
+
+    def live(rank: int) -> None:
+        post.own.rank = rank
+        try:
+            by_hand.WAYS.get(way, way)(vectors[rank])
+        except Exception as error:
+            errors.append(error)
+
+    with patch.object(by_hand, "dist", post):
+        threads = [threading.Thread(target=live, args=(k,), daemon=True) for k in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise next((error for error in errors if not isinstance(error, TimeoutError)), errors[0])
+    return Counted(vectors, [Fraction(sent, length) for sent in post.sent], max(post.heard))
+
+
+class Post:
+    """What the ways need of torch.distributed."""
+
+    def __init__(self, ranks: int):
+        self.ranks, self.own = ranks, threading.local()
+        self.boxes = defaultdict(SimpleQueue)  # one for each (from, to)
+        self.sent = [0] * ranks  # elements
+        self.heard = [0] * ranks  # the longest chain that has ended at this rank
+
+    def get_rank(self) -> int:
+        return self.own.rank
+
+    def get_world_size(self) -> int:
+        return self.ranks
+
+    def isend(self, tensor: Tensor, dst: int) -> "Work":
+        self.sent[self.own.rank] += tensor.numel()
+        self.boxes[self.own.rank, dst].put((tensor.clone(), self.heard[self.own.rank] + 1))
+        return Work(lambda: None)
+
+    def irecv(self, tensor: Tensor, src: int) -> "Work":
+        rank = self.own.rank
+
+        def take() -> None:
+            try:
+                letter, chain = self.boxes[src, rank].get(timeout=10)
+            except Exception:
+                raise TimeoutError(f"rank {rank} waits for a message of rank {src}") from None
+            tensor.copy_(letter)
+            self.heard[rank] = max(self.heard[rank], chain)
+
+        return Work(take)
+
+    def send(self, tensor: Tensor, dst: int) -> None:
+        self.isend(tensor, dst).wait()
+
+    def recv(self, tensor: Tensor, src: int) -> None:
+        self.irecv(tensor, src).wait()
+
+
+class Work(NamedTuple):
+    wait: Callable[[], None]

@@ -1,0 +1,64 @@
+"""Two ranks add up a number again and again, until fate strikes one of them: a flag says how.
+
+Whoever still waits after four seconds writes down where it stands.
+
+    torchrun --standalone --nproc-per-node 2 notebooks/workers/fates.py --rank 1 --fate hangs
+"""
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+
+FATES = ("raises", "is killed", "hangs", "exits early")
+# The four cases of the notebook, which does not tell at once: whom it strikes, and how.
+CASES = {"A": (0, "hangs"), "B": (1, "raises"), "C": (1, "exits early"), "D": (0, "is killed")}
+
+
+@record
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rank", type=int, default=1, help="whom it strikes")
+    parser.add_argument("--fate", choices=FATES, required=True)
+    args = parser.parse_args()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=5))
+    faulthandler.dump_traceback_later(4)
+    try:
+        for step in range(4):
+            if step == 2:
+                strike(args.fate if dist.get_rank() == args.rank else "computes")
+            add_up()
+    finally:
+        dist.destroy_process_group()
+
+
+def strike(fate: str) -> None:
+    if fate == "raises":
+        raise ValueError("the loss is not a number")
+    if fate == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)  # as the system does when memory is short
+    if fate == "exits early":
+        sys.exit(0)  # as a script does that believes it is done
+    if fate == "hangs":
+        read_next_file()
+    if fate == "computes":
+        time.sleep(2)  # and comes to the sum a little later
+
+
+def read_next_file() -> None:
+    time.sleep(600)  # a disk on a network that is gone
+
+
+def add_up() -> None:
+    dist.all_reduce(torch.ones(1))
+
+
+if __name__ == "__main__":
+    main()
