@@ -78,7 +78,8 @@ def draw_road(axes, start, end) -> None:
     away = 2.3 if y0 == y1 else 0.8  # ranks are wider than high
     dx, dy = (x1 > x0) - (x1 < x0), (y1 > y0) - (y1 < y0)
     ends = {"xy": (x1 - away * dx, y1 - away * dy), "xytext": (x0 + away * dx, y0 + away * dy)}
-    axes.annotate("", **ends, arrowprops={"arrowstyle": "-|>", "color": "#999999", "lw": 2})
+    arrow = {"arrowstyle": "-|>", "color": "#999999", "lw": 2}
+    axes.annotate("", **ends, arrowprops=arrow, zorder=0)  # under the chunk that travels on it
 
 
 def said(frame: int, phase: str) -> str:
