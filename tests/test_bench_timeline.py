@@ -157,7 +157,9 @@ def test_bad_flags(monkeypatch, capsys, flags, says):
 
 @LINUX
 @pytest.mark.parametrize(
-    "whom", ["everybody", pytest.param("the parent", marks=pytest.mark.slow), "a rank"]
+    "whom",
+    [pytest.param(whom, marks=pytest.mark.slow) for whom in ("everybody", "the parent")]
+    + ["a rank"],
 )
 def test_a_stopped_run_leaves_no_process_behind(reader, whom):
     process = reader.start(f"python {ROOT}/benchmarks/timeline.py --rounds 1000")

@@ -108,6 +108,7 @@ def test_the_ratios_to_the_demos_way():
 # ---------------------------------------------------------------- accuracy.py
 
 
+@pytest.mark.slow
 def test_the_curves_of_accuracy(reader):
     flags = f"--data {reader.env['MNIST_ROOT']} --epochs 2 --seeds 2"
     out, results = bench(reader, f"accuracy.py {flags}")

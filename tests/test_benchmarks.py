@@ -37,6 +37,7 @@ def one_gpu(reader, flags):
     return rows
 
 
+@pytest.mark.slow
 def test_the_variants_for_a_gpu_that_a_cpu_has_too(reader):
     assert one_gpu(reader, "--device cpu -e 3") == ["stage 1", "resident", "bf16"]
 

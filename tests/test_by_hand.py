@@ -87,7 +87,8 @@ def test_it_notices_when_it_is_broken(tmp_path, script, right, wrong):
     assert "FAILED" in run.stdout and "Traceback" not in run.stderr.partition("launcher")[0], run
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_the_table_of_equality_holds(world_size):
     """DDP computes what one process computes: 20 steps through the stages' own train_epoch."""
     equality = importlib.import_module("benchmarks.equality")

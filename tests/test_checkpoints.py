@@ -8,7 +8,7 @@ import torch
 from conftest import STAGES, TEST_IMAGES, Reader
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trained(tmp_path_factory, small_data):
     """Train each stage once -> reader, {stage: (its checkpoint, the closing count)}."""
     reader = Reader(tmp_path_factory.mktemp("trained"), small_data)
@@ -61,7 +61,7 @@ def test_the_printed_count_is_that_of_the_saved_model(trained, saver):
 
 @pytest.mark.parametrize(
     ("stage", "ranks"),
-    [("02_dp", 1), *((STAGES[2], n) for n in (1, 2, 3, 4)), (STAGES[3], 3), (STAGES[4], 2)],
+    [("02_dp", 1), (STAGES[2], 1), (STAGES[2], 4), (STAGES[3], 3), (STAGES[4], 2)],
 )
 def test_the_count_does_not_depend_on_the_ranks(trained, stage, ranks):
     reader, saved = trained

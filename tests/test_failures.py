@@ -38,8 +38,7 @@ def ranks_of(process):
 
 
 @LINUX
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("stage", ["03_ddp_spawn", "04_ddp_torchrun"])
+@pytest.mark.parametrize(("stage", "which"), [("03_ddp_spawn", 1), ("04_ddp_torchrun", 0)])
 def test_a_killed_rank_ends_the_run(reader, stage, which):
     (process,) = reader.start_stage(stage, ENDLESS)
     wait_for_line(process)

@@ -57,7 +57,7 @@ def start_sleep(reader, net):
 
 
 @NEEDS_HOSTS
-@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("number", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_hosts_train_together(reader, number):
     torchrun = f"torchrun --nnodes {number} --nproc-per-node 1 --rdzv-backend c10d"
     train = f"{torchrun} --rdzv-endpoint host0:29500 05_multinode/train.py -e 1 --device cpu"
