@@ -60,12 +60,7 @@ def test_a_missing_package(reader, package):
 
 @NEEDS_BOTH
 @pytest.mark.parametrize(
-    "flags",
-    [
-        "--results a_file/folder",
-        pytest.param("--batch-size 5", marks=pytest.mark.slow),
-        pytest.param("--rounds 1", marks=pytest.mark.slow),
-    ],
+    "flags", ["--results a_file/folder", pytest.param("--rounds 1", marks=pytest.mark.slow)]
 )
 def test_bad_flags(reader, flags):
     (reader.folder / "a_file").touch()

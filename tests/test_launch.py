@@ -13,7 +13,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from conftest import ROOT, free_port
+from conftest import ROOT
 from test_hosts import NEEDS_HOSTS, NET, hosts, wait_for
 
 LAUNCH = ROOT / "05_multinode/launch"
@@ -282,19 +282,6 @@ def test_slurms_names_in_torchruns_words(echo):
         result = run([LAUNCH / "srun_rank.sh", "env"], echo, **env | {name: ""})
         assert (result.returncode, result.stdout) == (2, "")
         assert f"error: {name} is not set" in result.stderr and result.stderr.count("\n") == 1
-
-
-@POSIX
-@pytest.mark.slow
-def test_torchrun_sh_trains_on_two_hosts(reader):
-    here = f"{shlex.quote(str(reader.folder))}/05_multinode/launch/torchrun.sh 127.0.0.1 2"
-    (reader.folder / "elsewhere").mkdir()
-    command = f"sh -c 'cd elsewhere; exec {here} -e 1 --device cpu'"
-    env = {"PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": ""}
-    result = reader.finish_all([reader.start(command, **env) for _ in range(2)])
-    assert result.code == 0, result
-    (record,) = (reader.folder / "elsewhere/timings").glob("*.json")
-    assert json.loads(record.read_text())["hosts"] == 2
 
 
 @NEEDS_HOSTS
