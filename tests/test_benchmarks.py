@@ -99,12 +99,6 @@ def test_every_command_of_the_page_is_run_and_only_its_own_output_replaced(tmp_p
 
 
 @pytest.mark.slow
-def test_ddp_by_hand_against_ddp(reader):
-    rows = bench(reader, "ddp_by_hand.py --rounds 1")
-    assert [row.partition(",")[0] for row in rows[2:]] == ["ConvNet", *["wide_net"] * 3]
-
-
-@pytest.mark.slow
 @LINUX
 def test_two_ranks_against_their_limit(reader):
     rows = bench(reader, "limit.py --batch-size 4 --rounds 2 --steps 2")

@@ -25,21 +25,6 @@ def test_data_parallel_by_hand_trains_on_two_threads(reader):
     assert f"{found['test_correct']} of 303" in same.out
 
 
-@pytest.mark.slow  # test_compare.py runs the same trainings, but does not compare their losses
-def test_ddp_by_hand_trains_as_ddp_does(reader):
-    runs = {"": "train.py", "by_hand_naive-": "by_hand.py --train --naive"}
-    runs["by_hand_bucketed-"] = "by_hand.py --train --bucketed"
-    found = []
-    for name, script in runs.items():
-        result = reader.run(f"python 03_ddp_spawn/{script} --world-size 2 {TRAIN}")
-        assert result.code == 0, result
-        found.append(record(reader, f"03_ddp_spawn-{name}2xcpu"))
-    assert [row["variant"] for row in found] == ["", "by_hand_naive", "by_hand_bucketed"]
-    for row in found[1:]:
-        for key in ("train_loss", "test_correct", "world_size", "threads_per_rank", "batchnorm"):
-            assert row[key] == found[0][key], key
-
-
 @pytest.mark.parametrize(
     ("command", "says"),
     [
