@@ -251,7 +251,8 @@ class Trainee:
 
     def __init__(self, images: int, args: argparse.Namespace):
         torch.manual_seed(0)
-        self.args = argparse.Namespace(amp="off")
+        self.args = argparse.Namespace(amp="off", snapshot_every=None)
+        self.run = argparse.Namespace(step=0, own={"loss": 0.0}, seconds=dict)  # from the beginning
         model = train.ConvNet().to(memory_format=torch.channels_last)
         self.optimizer, self.schedule = train.sgd_one_cycle(model, 0.01, 1000)
         self.model = DistributedDataParallel(model, broadcast_buffers=False)
@@ -262,9 +263,8 @@ class Trainee:
         """Train -> the seconds of each step on this rank, [steps]"""
         scaler = torch.amp.GradScaler("cpu", enabled=False)
         dist.barrier()
-        train.train_epoch(
-            self.model, self.loader, self.optimizer, self.schedule, scaler, CPU, self.args
-        )
+        others = (self.optimizer, self.schedule, scaler, CPU, self.args, self.run)
+        train.train_epoch(self.model, self.loader, *others)
         moments = [moment for _, moment in KeptStopwatch.last.laps]
         moments = torch.tensor(moments, dtype=torch.float64)
         return moments[5::5] - moments[:-5:5]  # five laps a step
