@@ -32,6 +32,7 @@ import statistics
 import sys
 import tempfile
 import threading
+import traceback
 import zlib
 from contextlib import contextmanager
 from datetime import timedelta
@@ -105,11 +106,16 @@ def process_group(args, device, **rendezvous):
     )
     try:
         yield
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # what train left there holds DDP
+        raise
     finally:
-        # This ends gloo's threads only if nobody else holds the group: not DDP, which went when
-        # train returned, and not torch.distributed.nn, which keeps a group that it finds when it is
+        # This ends gloo's threads only if nobody else holds the group: not DDP, which went with
+        # train, and not torch.distributed.nn, which keeps a group that it finds when it is
         # imported (at the top of this file it found none). A thread that lives on may let go of
-        # the last all-reduce while Python shuts down, and that aborts a process that was done.
+        # the last all-reduce while Python shuts down, and that aborts a process that was done. And
+        # if DDP goes last, it waits for that thread, which waits for Python: a rank that has failed
+        # hangs.
         dist.destroy_process_group()
 
 

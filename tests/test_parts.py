@@ -132,12 +132,18 @@ def train():
     model = stage.DistributedDataParallel(stage.ConvNet())
     for _ in range(3):
         model(torch.rand(4, 1, 28, 28)).sum().backward()
+    global during
+    during = gloo_threads()
+    if "raise" in sys.argv:
+        raise ValueError
     return model if "keep" in sys.argv else None
 
 args = argparse.Namespace(timeout=10)
-with stage.process_group(args, torch.device("cpu"), rank=0, world_size=1, store=store):
-    kept = train()
-    during = gloo_threads()
+try:
+    with stage.process_group(args, torch.device("cpu"), rank=0, world_size=1, store=store):
+        kept = train()
+except ValueError as error:
+    kept = error
 print(during > 0, gloo_threads())
 """
 
@@ -152,6 +158,7 @@ def test_leaving_the_group_ends_its_threads():
         return run.stdout.strip()
 
     assert threads() == "True 0"
+    assert threads("raise") == "True 0", "or a rank that fails may hang"
     assert threads("keep") != "True 0", "a living DDP model keeps them"
 
 
