@@ -34,6 +34,7 @@ WAITS = rehearsal.WAITS
 # says otherwise.
 HASTE = ("--rdzv-conf", "read_timeout=3,join_timeout=5")
 LOST = "The connection to the C10d store has failed"
+NO_MEETING = f"{LOST}|Rendezvous(Timeout|Closed)Error"
 
 
 # ------------------------------------------------------------------- the cases, each with its doc
@@ -227,7 +228,7 @@ def two_and_three(bench):
     bench.torchrun(0, torchrun=HASTE)
     bench.wait(bench.listens)
     bench.breaks(lambda: bench.torchrun(1, torchrun=HASTE, nnodes=3))
-    return bench.ends((1, "RendezvousTimeoutError"), (1, f"{LOST}|RendezvousTimeoutError"))
+    return bench.ends((1, "RendezvousTimeoutError"), (1, NO_MEETING))
 
 
 def three_and_two(bench):
@@ -375,7 +376,9 @@ def report(name: str, result: dict, left: list[str]) -> str:
         lines.append(f"    {end}: {row['says'] or 'no word of its own'}")
     lines.append(f"    what is left: {', '.join(result['left']) or 'nothing'}")
     lines += [f"    {line.strip()}" for line in why.strip().splitlines()]
-    lines += [] if result["ok"] else ["    THIS IS NOT WHAT WAS EXPECTED"]
+    if not result["ok"]:
+        lines += ["    THIS IS NOT WHAT WAS EXPECTED. What each of them said last:"]
+        lines += [f"    {line}" for line in result["last"]]
     lines += [f"    LEFT BEHIND: {', '.join(left)}"] if left else []
     return "\n".join(lines) + "\n"
 
@@ -410,11 +413,11 @@ def write(args: argparse.Namespace, results: dict[str, dict]) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = fail
-    add = parser.add_argument
+    add, number = parser.add_argument, hosts.number
     add("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     add("--data", type=Path, help="holds MNIST/raw; 1,200 images are drawn if it is not given")
-    add("--timeout", type=positive, default=5, help="seconds a rank waits for the others (5)")
-    add("--tries", type=positive, default=20, help="of restart_rate, each way (20)")
+    add("--timeout", type=number(1, 600), default=5, help="seconds a rank waits for the others (5)")
+    add("--tries", type=number(1, 1000), default=20, help="of restart_rate, each way (20)")
     add("--json", type=Path, help="file for the results")
     add("--no-hosts", action="store_true", help="two torchruns on 127.0.0.1, as without root")
     add("--net", default="failures", help="name of the set of hosts")
@@ -432,15 +435,6 @@ def parse() -> argparse.Namespace:
     if args.json and not args.json.parent.is_dir():
         fail(f"--json {args.json}: there is no such folder")
     return args
-
-
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
-
-
-positive.__name__ = "int from 1"  # argparse prints it when a number is refused
 
 
 def fail(message: str) -> None:

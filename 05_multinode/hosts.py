@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -327,7 +327,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (("with", "make hosts, run COMMAND on all"), ("up", "make hosts that stay")):
         action = actions.add_parser(name, help=f"NUMBER: {text}")
-        action.add_argument("number", type=number, metavar="NUMBER")
+        action.add_argument("number", type=number(1, 32), metavar="NUMBER")
     action = actions.add_parser("run", help="--all or HOST ...: run COMMAND there")
     action.add_argument("--all", action="store_true")
     action.add_argument("host", nargs="*")
@@ -348,13 +348,16 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     return args, command
 
 
-def number(text: str) -> int:
-    if not 1 <= int(text) <= 32:
-        raise ValueError
-    return int(text)
+def number(low: int, high: int) -> Callable[[str], int]:
+    """-> an argparse type: an int from low to high"""
 
+    def read(text: str) -> int:
+        if not low <= int(text) <= high:
+            raise ValueError
+        return int(text)
 
-number.__name__ = "number from 1 to 32"  # argparse prints it when a number is refused
+    read.__name__ = f"number from {low} to {high}"  # argparse prints it when read refuses
+    return read
 
 
 def fail(message: str) -> None:

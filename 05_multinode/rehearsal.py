@@ -135,7 +135,8 @@ class Bench:
         files = (path for path in Path(self.folder).rglob("*") if path.is_file())
         left = sorted(str(path.relative_to(self.folder)) for path in files)
         left = [name for name in left if not re.match(r"tmp/|fault|.*\.log", name)]
-        return {"sides": rows, "left": left, "ok": told}
+        last = {} if told else {"last": [line for side in self.sides for line in side.last_lines()]}
+        return {"sides": rows, "left": left, "ok": told} | last
 
     def kill(self) -> None:
         patience = time.monotonic() + 5
@@ -157,6 +158,10 @@ class Side:
 
     def says(self, pattern: str) -> re.Match | None:
         return re.search(pattern, self.log.read_text(errors="replace"), re.MULTILINE)
+
+    def last_lines(self, number: int = 20) -> list[str]:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [f"{self.name} | {line}" for line in lines[-number:]]
 
     def row(self, since: float, pattern: str) -> dict:
         found = self.says(pattern)

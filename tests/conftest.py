@@ -1,11 +1,13 @@
 """What the tests share: small data, and a way to start a stage as a reader does."""
 
 import ast
+import functools
+import importlib
+import json
 import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,10 +15,18 @@ import uuid
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
+
+from compare import free_port
+
+hosts = importlib.import_module("05_multinode.hosts")
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
+NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
+WHY_NOT = hosts.missing()
+NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
 def docstring_commands(stage):
@@ -130,12 +140,6 @@ class Reader:
         )
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def family(process):
     """The living processes that a command has started, itself included (Linux; else none)."""
     members = []
@@ -148,6 +152,70 @@ def family(process):
     return members
 
 
+def wait_for(what, seconds=90):
+    """Wait until what() is true. Fails if it does not come to that."""
+    patience = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < patience, "waited in vain"
+        time.sleep(0.05)
+
+
+def one_line(result, program, told):
+    """Bad input: exit code 2, and one line of the program that says what is wrong."""
+    assert result.code == 2 and result.out == "", result
+    assert result.err.count("\n") == 1 and result.err.startswith(f"{program}: error: ")
+    assert told in result.err, result
+
+
+def left(net=NET):
+    """What is there of a set of hosts: names of namespaces, and folders that say what they see."""
+    folders = [place for place in (hosts.NAMESPACES, hosts.ETC) if place.exists()]
+    return [path for folder in folders for path in folder.glob(f"{net}*")]
+
+
 @pytest.fixture
 def reader(tmp_path, small_data):
     return Reader(tmp_path, small_data)
+
+
+@pytest.fixture
+def called(reader, monkeypatch, capfd):
+    """Call a script's main() in this process -> Result. Starting it would take seconds longer."""
+
+    def call(script, flags=""):
+        module = importlib.import_module(script.removesuffix(".py").replace("/", "."))
+        monkeypatch.chdir(reader.folder)
+        monkeypatch.setattr(sys, "argv", [script, *flags.split()])
+        monkeypatch.setenv("MNIST_ROOT", reader.env["MNIST_ROOT"])
+        try:
+            code = module.main() or 0
+        except SystemExit as stopped:
+            code = stopped.code
+        return Result(code, *capfd.readouterr(), seconds=0)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, small_data):
+    """Call it with a stage -> a folder in which it has trained on three ranks, and what it said.
+
+    Each stage trains once for all tests, in the process of pytest-xdist that asks for it first.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trained"
+    shared.mkdir(exist_ok=True)
+    flags = "--epochs 3 --batch-size 24 --device cpu --workers 1 --seed 5 --lr 0.02"
+
+    @functools.cache
+    def train(stage):
+        folder = shared / stage
+        said = shared / f"{stage}.json"
+        with FileLock(shared / f"{stage}.lock", timeout=150):
+            if not said.exists():
+                folder.mkdir()
+                result = Reader(folder, small_data).stage(stage, flags, ranks=3)
+                said.write_text(json.dumps(vars(result)))
+        return folder, Result(**json.loads(said.read_text()))
+
+    return train

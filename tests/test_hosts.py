@@ -1,24 +1,17 @@
 """Hosts out of namespaces: they train, their cables can be pulled, and nothing of them is left."""
 
-import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TEST_IMAGES
+from conftest import NEEDS_HOSTS, NET, ROOT, TEST_IMAGES, hosts, left, one_line, wait_for
 from test_failures import wait_for_line
 
-hosts = importlib.import_module("05_multinode.hosts")
-
-NET = f"test{os.getpid()}"  # tests that run at the same time have nets of their own
 HOSTS = f"python 05_multinode/hosts.py --net {NET}"
-WHY_NOT = hosts.missing()
-NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 LISTEN = "import socket, time; s = socket.create_server(('', 5000)); print(s); time.sleep(60)"
 CONNECT = "import socket; socket.create_connection(('host1', 5000), timeout=2)"
 
@@ -27,19 +20,6 @@ CONNECT = "import socket; socket.create_connection(('host1', 5000), timeout=2)"
 def net():
     yield hosts.Hosts(NET)
     hosts.Hosts(NET).down()
-
-
-def left():
-    """What is there of this net: names of namespaces, and folders that say what they see."""
-    folders = [place for place in (hosts.NAMESPACES, hosts.ETC) if place.exists()]
-    return [path for folder in folders for path in folder.glob(f"{NET}*")]
-
-
-def wait_for(what, seconds=60):
-    patience = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < patience, "waited in vain"
-        time.sleep(0.05)
 
 
 def runs_on(net, name, word):
@@ -207,7 +187,7 @@ def test_names_that_are_in_use_are_left_alone(reader, net):
     ],
 )
 def test_bad_input(reader, command, told):
-    one_line(reader.run(f"{HOSTS} {command}"), told)
+    one_line(reader.run(f"{HOSTS} {command}"), "hosts", told)
     assert not left()
 
 
@@ -215,7 +195,9 @@ def test_without_the_program_ip(reader):
     result = reader.run(
         f"python {ROOT}/05_multinode/hosts.py up 2", PATH=str(Path(sys.executable).parent)
     )
-    one_line(result, "the program ip is needed" if sys.platform == "linux" else "only Linux")
+    one_line(
+        result, "hosts", "the program ip is needed" if sys.platform == "linux" else "only Linux"
+    )
 
 
 @NEEDS_HOSTS
@@ -223,10 +205,4 @@ def test_without_being_root(reader):
     """In a user namespace of its own a process is nobody, whoever has started it."""
     if subprocess.run(["unshare", "--user", "true"], timeout=30).returncode:
         pytest.skip("no user namespaces here")
-    one_line(reader.run(f"unshare --user {HOSTS} up 2"), "only root may")
-
-
-def one_line(result, told):
-    assert result.code == 2 and result.out == "", result
-    assert result.err.count("\n") == 1 and result.err.startswith("hosts: error: ")
-    assert told in result.err, result
+    one_line(reader.run(f"unshare --user {HOSTS} up 2"), "hosts", "only root may")

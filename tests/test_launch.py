@@ -13,8 +13,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from conftest import ROOT
-from test_hosts import NEEDS_HOSTS, NET, hosts, wait_for
+from conftest import NEEDS_HOSTS, NET, ROOT, hosts, wait_for
 
 LAUNCH = ROOT / "05_multinode/launch"
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")])

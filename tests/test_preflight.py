@@ -8,19 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Result, free_port
+from conftest import NEEDS_HOSTS, Result, free_port, hosts, one_line, wait_for
 
-hosts = importlib.import_module("05_multinode.hosts")
 preflight = importlib.import_module("05_multinode.preflight")
 
 NET = f"pre{os.getpid()}"  # tests that run at the same time have nets of their own
-WHY_NOT = hosts.missing()
-NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 ALONE = "python 05_multinode/preflight.py"
 TORCHRUN = "exec torchrun --nnodes 2 --nproc-per-node {ranks} --rdzv-backend c10d"
 LISTEN = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print(s)"
@@ -98,13 +94,6 @@ class Pair:
 @pytest.fixture
 def pair(net, reader):
     return Pair(net, reader)
-
-
-def wait_for(what, seconds=90):
-    patience = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < patience, "waited in vain"
-        time.sleep(0.05)
 
 
 def at_start(folder, code):
@@ -342,17 +331,12 @@ def test_bad_input(flags, told, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["preflight.py", *flags.split()])
     with pytest.raises(SystemExit) as stopped:
         preflight.parse()
-    one_line(stopped.value.code, *capsys.readouterr(), told)
+    one_line(Result(stopped.value.code, *capsys.readouterr(), 0), "preflight", told)
 
 
 def test_bad_input_from_a_terminal(reader):
     result = reader.run(f"{ALONE} --timeout 0")
-    one_line(result.code, result.out, result.err, "--timeout")
-
-
-def one_line(code, out, err, told):
-    assert (code, out) == (2, "") and told in err
-    assert err.startswith("preflight: error: ") and err.count("\n") == 1
+    one_line(result, "preflight", "--timeout")
 
 
 def test_data_that_is_damaged_or_missing(small_data, tmp_path):

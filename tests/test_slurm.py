@@ -9,12 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Reader
+from conftest import Reader, hosts, left, one_line, wait_for
 from killed_ranks import distance
-from test_hosts import wait_for
 
 slurm_on_hosts = importlib.import_module("tools.slurm_on_hosts")
-hosts = slurm_on_hosts.hosts
 
 NET = f"slurm{os.getpid()}"  # of the tool; the cluster that several tests share has its own
 CLUSTER = f"cluster{os.getpid()}"
@@ -79,12 +77,6 @@ def cluster(tmp_path_factory, small_data):
     assert not left(CLUSTER)
 
 
-def left(net=NET):
-    """What is there of a net: names of namespaces, and folders, Slurm's among them."""
-    folders = [place for place in (hosts.NAMESPACES, hosts.ETC) if place.exists()]
-    return [path for folder in folders for path in folder.glob(f"{net}*")]
-
-
 @NEEDS_SLURM
 @pytest.mark.slow
 def test_every_task_becomes_the_rank_that_it_is(cluster):
@@ -135,7 +127,7 @@ def start_job(reader, net):
     """Slurm with a job that takes long -> the process of the tool"""
     (reader.folder / "job").write_text("#!/bin/sh\nsrun --nodes=2 sleep 1000\n")
     process = reader.start(f"{TOOL} with 2 -- sbatch --wait --nodes=2 job")
-    wait_for(lambda: left() and sum(map(sleeps, net.pids(net.ours()))) == 2)
+    wait_for(lambda: left(NET) and sum(map(sleeps, net.pids(net.ours()))) == 2)
     return process
 
 
@@ -157,15 +149,15 @@ def test_whatever_stops_the_tool_leaves_nothing(reader, net):
     os.kill(process.pid, signal.SIGINT)
     result = reader.finish(process, timeout=60)
     assert result.code == 130 and result.err.endswith("slurm_on_hosts: interrupted\n")
-    assert not left()
+    assert not left(NET)
     killed = start_job(reader, net)
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
-    assert left()
+    assert left(NET)
     again = reader.run(f"{TOOL} with 1 -- sh -c 'sinfo --noheader --format=%D; exit 7'")
     assert (again.code, again.out) == (7, "host0 | 1\n") and "what was left" in again.err
     reader.finish(killed)  # fails if a process of it is left
-    assert not left()
+    assert not left(NET)
 
 
 @NEEDS_SLURM
@@ -176,7 +168,7 @@ def test_slurm_that_stays_until_it_is_taken_down(reader, net):
     ran = reader.run(f"{TOOL} run -- srun --nodes=2 hostname")
     assert sorted(ran.out.splitlines()) == ["host0 | host0", "host0 | host1"], ran
     down = reader.run(f"{TOOL} down")
-    assert (down.code, down.out, down.err, left()) == (0, "", "", [])
+    assert (down.code, down.out, down.err, left(NET)) == (0, "", "", [])
     reader.finish(up)  # fails if a daemon is left
 
 
@@ -191,7 +183,7 @@ def test_slurm_that_stays_until_it_is_taken_down(reader, net):
     ],
 )
 def test_bad_input(reader, command, told):
-    one_line(reader.run(f"{TOOL} {command}"), told)
+    one_line(reader.run(f"{TOOL} {command}"), "slurm_on_hosts", told)
 
 
 def test_without_the_programs(reader, monkeypatch):
@@ -199,15 +191,9 @@ def test_without_the_programs(reader, monkeypatch):
         monkeypatch.setattr(slurm_on_hosts, "path", lambda: str(reader.folder))
         assert "it comes with Debian's package slurmctld" in slurm_on_hosts.missing()
     else:
-        one_line(reader.run(f"{TOOL} up 2"), "it comes with Debian's package")
+        one_line(reader.run(f"{TOOL} up 2"), "slurm_on_hosts", "it comes with Debian's package")
 
 
 @NEEDS_SLURM
 def test_run_without_slurm(reader):
-    one_line(reader.run(f"{TOOL} run -- sinfo"), "no hosts of net")
-
-
-def one_line(result, told):
-    assert result.code == 2 and result.out == "", result
-    assert result.err.count("\n") == 1 and result.err.startswith("slurm_on_hosts: error: ")
-    assert told in result.err, result
+    one_line(reader.run(f"{TOOL} run -- sinfo"), "slurm_on_hosts", "no hosts of net")

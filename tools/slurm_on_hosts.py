@@ -205,7 +205,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (("with", "make Slurm, run COMMAND"), ("up", "make Slurm that stays")):
         action = actions.add_parser(name, help=f"NUMBER: {text}")
-        action.add_argument("number", type=hosts.number, metavar="NUMBER")
+        action.add_argument("number", type=hosts.number(1, 32), metavar="NUMBER")
     actions.add_parser("run", help="run COMMAND on host0")
     actions.add_parser("down", help="end all that runs on the hosts and remove them")
     for each in (parser, *actions.choices.values()):

@@ -14,15 +14,18 @@ its ranks.
 """
 
 import argparse
+import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+rehearsal = importlib.import_module("05_multinode.rehearsal")
 
 PATIENCE = 150  # seconds that any wait may take
 
@@ -42,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as logs:
         lives = [[], []]  # of each host
         try:
-            found = play(args, free_port(), Path(logs), lives)
+            found = play(args, rehearsal.free_port(), Path(logs), lives)
         finally:
             for life in sum(lives, []):
                 lose(life)
@@ -122,12 +125,6 @@ def wait(happened) -> None:
         if time.monotonic() > late:
             raise TimeoutError(f"nothing happened for {PATIENCE} seconds")
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 if __name__ == "__main__":
