@@ -112,7 +112,7 @@ class Reader:
         return self.finish(self.start(command, **env), timeout)
 
     def stage(self, stage, flags="", ranks=2, timeout=120, **env):
-        """Run a stage on `ranks` ranks (stages 3 to 5; stage 5 on two hosts if ranks is 2)."""
+        """Run a stage on `ranks` ranks (stages 3 to 5; stage 5 on two hosts if ranks is even)."""
         return self.finish_all(self.start_stage(stage, flags, ranks, **env), timeout)
 
     def start_stage(self, stage, flags="", ranks=2, **env):
@@ -123,7 +123,7 @@ class Reader:
         elif stage == "04_ddp_torchrun":
             commands = [f"torchrun --standalone --nproc-per-node {ranks} {stage}/train.py {flags}"]
         else:
-            hosts = 2 if ranks == 2 else 1
+            hosts = 2 if ranks % 2 == 0 else 1
             meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
             torchrun = f"torchrun --nnodes {hosts} --nproc-per-node {ranks // hosts} {meet}"
             commands = [f"{torchrun} {stage}/train.py {flags}"] * hosts

@@ -128,12 +128,9 @@ def stay_at_home(notes, bucket):
     return future
 
 
-@pytest.mark.parametrize(
-    "ranks", [2, pytest.param(3, marks=pytest.mark.slow)]
-)  # 1/3 is no binary fraction
-def test_a_hook_that_changes_the_gradients_is_found_out(ranks):
-    found = timeline.by_hand.on_ranks(ranks, honest_and_other_hooks)  # 1/3 is no binary fraction
-    assert found == [[True, False, False]] * ranks
+def test_a_hook_that_changes_the_gradients_is_found_out():
+    found = timeline.by_hand.on_ranks(3, honest_and_other_hooks)  # 1/3 is no binary fraction
+    assert found == [[True, False, False]] * 3
 
 
 @pytest.mark.parametrize(
@@ -156,22 +153,10 @@ def test_bad_flags(monkeypatch, capsys, flags, says):
 
 
 @LINUX
-@pytest.mark.parametrize(
-    "whom",
-    [pytest.param(whom, marks=pytest.mark.slow) for whom in ("everybody", "the parent")]
-    + ["a rank"],
-)
-def test_a_stopped_run_leaves_no_process_behind(reader, whom):
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_run_and_leaves_no_process_behind(reader):
     process = reader.start(f"python {ROOT}/benchmarks/timeline.py --rounds 1000")
     wait_for_line(process, start="2 ranks")
-    if whom == "everybody":
-        os.killpg(process.pid, signal.SIGINT)
-    elif whom == "the parent":
-        os.kill(process.pid, signal.SIGINT)
-    else:
-        os.kill(ranks_of(process)[0], signal.SIGKILL)
+    os.kill(ranks_of(process)[0], signal.SIGKILL)
     result = reader.finish(process, timeout=30)
-    if whom == "a rank":
-        assert result.code == 1 and "SIGKILL" in result.err, result
-    else:
-        assert (result.code, result.err.strip()) == (130, "timeline.py: interrupted"), result
+    assert result.code == 1 and "SIGKILL" in result.err, result

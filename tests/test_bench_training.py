@@ -201,18 +201,18 @@ def test_the_findings_on_accuracy():
 
 
 @pytest.mark.parametrize(
-    "command, told",
+    "script, flags, told",
     [
-        ("bare_loop.py --rounds 1", "--rounds: invalid int from 2"),
-        ("demo_way.py --repeats 0", "--repeats: invalid int from 1"),
-        ("accuracy.py --seeds none", "--seeds: invalid int from 1"),
-        ("demo_way.py --data empty", "is missing or damaged"),
-        ("accuracy.py --data empty", "is missing or damaged"),
-        ("bare_loop.py --results file", "cannot write to file"),
+        ("bare_loop.py", "--rounds 1", "--rounds: invalid int from 2"),
+        ("demo_way.py", "--repeats 0", "--repeats: invalid int from 1"),
+        ("accuracy.py", "--seeds none", "--seeds: invalid int from 1"),
+        ("demo_way.py", "--data empty", "is missing or damaged"),
+        ("accuracy.py", "--data empty", "is missing or damaged"),
+        ("bare_loop.py", "--results file", "cannot write to file"),
     ],
 )
-def test_bad_flags(reader, command, told):
+def test_bad_flags(reader, called, script, flags, told):
     (reader.folder / "empty/MNIST/raw").mkdir(parents=True)
     (reader.folder / "file").touch()
-    result = reader.run(f"python {ROOT}/benchmarks/{command}")
+    result = called(f"benchmarks/{script}", flags)
     assert result.code == 2 and told in result.err.splitlines()[-1], result

@@ -30,10 +30,8 @@ def test_data_parallel_by_hand_trains_on_two_threads(reader):
     [
         ("02_dp/by_hand.py --train -b 25", "--batch-size 25 does not divide by 2 ranks; 24 does"),
         ("02_dp/by_hand.py --train --devices 0", "--devices"),
-        ("02_dp/by_hand.py --train --no-such-flag", "--no-such-flag"),
         ("03_ddp_spawn/by_hand.py --train", "--train needs --naive or --bucketed"),
         ("03_ddp_spawn/by_hand.py --train --naive --bucketed", "not allowed with"),
-        ("03_ddp_spawn/by_hand.py --train --naive --world-size 0", "--world-size"),
         ("03_ddp_spawn/by_hand.py --train --naive --no-such-flag", "--no-such-flag"),
     ],
 )
@@ -72,10 +70,10 @@ def test_processes_that_end_right_after_a_backward_on_threads(reader):
     script = reader.folder / "ends.py"
     script.write_text(ENDS_AFTER_BACKWARD)
     codes = []
-    for _ in range(3):
+    for _ in range(2):
         runs = [reader.start(f"python {script}") for _ in range(3)]
         codes += [reader.finish(run).code for run in runs]
-    assert codes == [0] * 9
+    assert codes == [0] * 6
 
 
 # ---------------------------------------------------------------- the launcher

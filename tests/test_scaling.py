@@ -109,7 +109,7 @@ def test_the_script(reader):
 
 
 @pytest.mark.parametrize("flags", ["--ranks 1", "--ranks 7", "--rounds 1"])
-def test_bad_flags(reader, flags):
-    result = reader.run(f"python 05_multinode/scaling.py {flags}")
+def test_bad_flags(called, flags):
+    result = called("05_multinode/scaling.py", flags)
     assert result.code == 2 and "Traceback" not in result.err, result
     assert result.out == "", "nothing was run"

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import STAGES, TEST_IMAGES, docstring_commands
 
 EPOCH_LINE = re.compile(
@@ -17,8 +18,8 @@ WHAT_CAME_OUT = """startup_seconds epoch_seconds images_per_second phase_seconds
     peak_memory_bytes train_loss test_correct test_total test_accuracy total_seconds"""
 
 
-def only_record(reader):
-    (path,) = Path(reader.folder, "timings").glob("*.json")
+def only_record(folder):
+    (path,) = Path(folder, "timings").glob("*.json")
     return path.name, json.loads(path.read_text())
 
 
@@ -33,7 +34,7 @@ def test_started_as_the_docstring_says(reader, stage, command):
     lines = [line for line in result.out.splitlines() if line.startswith("epoch")]
     assert lines and all(EPOCH_LINE.match(line) for line in lines), result
     assert len({len(line) for line in lines}) == 1, "epoch lines are all as wide"
-    name, record = only_record(reader)
+    name, record = only_record(reader.folder)
     assert f"-> timings/{name}" in result.out.splitlines()[-1]
     assert {*WHAT_WAS_RUN.split(), *WHAT_CAME_OUT.split()} <= record.keys()
     assert record["stage"] == stage
@@ -41,12 +42,29 @@ def test_started_as_the_docstring_says(reader, stage, command):
     assert record["test_total"] == TEST_IMAGES
     assert Path(reader.folder, "checkpoints", f"{stage}.pt").is_file()
     assert not re.search(r"warning", result.err, re.IGNORECASE), result
+    assert "it/s" not in result.out + result.err, "no progress bar where nobody looks"
+    assert ("nothing to spread over" in result.out) == (stage == "02_dp" and record["devices"] == 1)
+    if "--tensorboard runs" in command:
+        tensorboard_and_text_log(Path(reader.folder, "runs"), record, lines)
     leftovers = {path.name for path in reader.folder.rglob("*") if path.suffix == ".tmp"}
     assert not leftovers
 
 
+def tensorboard_and_text_log(folder, record, lines):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert (folder / "log.txt").read_text().splitlines() == lines
+    events = EventAccumulator(str(folder)).Reload()
+    losses = [event.value for event in events.Scalars("loss/train")]
+    assert losses == pytest.approx(record["train_loss"])
+    accuracies = [event.value for event in events.Scalars("accuracy/test")]
+    assert accuracies[-1] == pytest.approx(record["test_accuracy"])
+
+
 def test_the_docstrings_have_commands():
     assert all(docstring_commands(stage) for stage in STAGES)
+    told = [command for stage in STAGES for command in docstring_commands(stage)]
+    assert any("--tensorboard runs" in command for command in told), "so that it is tested"
 
 
 @pytest.mark.parametrize(
@@ -59,11 +77,10 @@ def test_the_docstrings_have_commands():
         ("05_multinode", "05_multinode-3xcpu.json", {"world_size": 3, "hosts": 1}),
     ],
 )
-def test_record(reader, stage, name, facts):
-    flags = "--epochs 3 --batch-size 24 --device cpu --workers 1 --seed 5 --lr 0.02"
-    result = reader.stage(stage, flags, ranks=3)
+def test_record(trained, stage, name, facts):
+    folder, result = trained(stage)
     assert result.code == 0, result
-    found, record = only_record(reader)
+    found, record = only_record(folder)
     assert found == name
     said = {"epochs": 3, "global_batch": 24, "device": "cpu", "workers": 1, "seed": 5, "lr": 0.02}
     assert {key: record[key] for key in said | facts} == said | facts
@@ -88,49 +105,35 @@ def test_record(reader, stage, name, facts):
     median = sum(record["epoch_seconds"][1:]) / 2
     assert record["images_per_second"] == pytest.approx(1200 / median), "the first does not count"
     assert sum(record["epoch_seconds"]) < record["total_seconds"] < result.seconds + 1
-    assert str(reader.folder) not in json.dumps(record), "no place on this disk"
-
-
-def test_stage_2_says_that_there_is_nothing_to_spread_over(reader):
-    result = reader.stage("02_dp", "--epochs 1 --device cpu")
-    assert result.code == 0, result
-    assert "nothing to spread over" in result.out
+    assert str(folder) not in json.dumps(record), "no place on this disk"
 
 
 @pytest.mark.parametrize(
     ("stage", "amp"),
-    [("03_ddp_spawn", "fp16"), ("05_multinode", "bf16")],  # stage 4: see test_checkpoints.py
+    [("04_ddp_torchrun", "fp16"), ("05_multinode", "bf16")],  # and bf16 in docstrings' commands
 )
 def test_mixed_precision(reader, stage, amp):
     result = reader.stage(stage, f"--epochs 3 --batch-size 24 --lr 0.02 --device cpu --amp {amp}")
     assert result.code == 0, result
-    name, record = only_record(reader)
+    name, record = only_record(reader.folder)
     assert f"-{amp}-" in name and (record["amp"], record["variant"]) == (amp, amp)
     assert record["train_loss"][1] < record["train_loss"][0]
     assert record["test_accuracy"] > 0.5
     assert "lr_scheduler" not in result.err, "no optimizer step was skipped before the first one"
+    scaler = saved_by(reader, stage)["scaler"]
+    assert bool(scaler) == (amp == "fp16"), "the scaler is saved with the model"
+    if amp == "fp16":  # another stage goes on from there
+        flags = f"-e 1 -b 24 --lr 0.001 --amp fp16 --load checkpoints/{stage}.pt --record more"
+        more = reader.stage("03_ddp_spawn", flags)
+        assert more.code == 0, more
+        (path,) = (reader.folder / "more").glob("*.json")
+        assert json.loads(path.read_text())["test_correct"] > 0.9 * record["test_correct"]
+        steps = saved_by(reader, "03_ddp_spawn")["scaler"]["_growth_tracker"]
+        assert steps == scaler["_growth_tracker"] + 1200 // 24
 
 
-def test_one_rank_prints_and_the_progress_bar_stays_off_in_a_pipe(reader):
-    result = reader.stage("03_ddp_spawn", "--epochs 1 --device cpu")
-    assert result.code == 0, result
-    assert result.out.count("epoch  1/1") == 1
-    assert "it/s" not in result.out + result.err
-
-
-def test_tensorboard_and_text_log(reader):
-    result = reader.stage("04_ddp_torchrun", "--epochs 2 --tensorboard runs/a --device cpu")
-    assert result.code == 0, result
-    lines = [line for line in result.out.splitlines() if line.startswith("epoch")]
-    assert Path(reader.folder, "runs/a/log.txt").read_text().splitlines() == lines
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(reader.folder / "runs/a")).Reload()
-    _, record = only_record(reader)
-    losses = [event.value for event in events.Scalars("loss/train")]
-    assert losses == pytest.approx(record["train_loss"])
-    accuracies = [event.value for event in events.Scalars("accuracy/test")]
-    assert accuracies[-1] == pytest.approx(record["test_accuracy"])
+def saved_by(reader, stage):
+    return torch.load(reader.folder / f"checkpoints/{stage}.pt", weights_only=True)
 
 
 def test_tensorboard_is_not_imported_without_the_flag(reader):
@@ -140,12 +143,14 @@ def test_tensorboard_is_not_imported_without_the_flag(reader):
     assert result.out.strip() == "False", result
 
 
-@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
+@pytest.mark.parametrize(
+    "stage", [pytest.param("04_ddp_torchrun", marks=pytest.mark.slow), "05_multinode"]
+)
 def test_rank_0_stops_all_ranks_at_the_target(reader, stage):
     flags = "--epochs 9 --batch-size 24 --lr 0.02 --target-accuracy 0.3 --device cpu"
     result = reader.stage(stage, flags)
     assert result.code == 0, result
-    _, record = only_record(reader)
+    _, record = only_record(reader.folder)
     assert record["epochs"] == len(record["epoch_seconds"]) < 9
     assert record["test_accuracy"] >= 0.3
     assert "stopping" in result.out
