@@ -35,6 +35,7 @@ import signal
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -310,6 +311,9 @@ def run_rank(rank: int, world_size: int, port: int, function: Callable, argument
         result = function(*arguments)
         if rank == 0:
             store.set("result", pickle.dumps(result))
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # or DDP outlives the group: see train.py
+        raise
     finally:
         dist.destroy_process_group()
 

@@ -18,6 +18,7 @@ import argparse
 import os
 import signal
 import sys
+import traceback
 from datetime import timedelta
 
 if __name__ == "__main__":  # a rank: Ctrl-C just ends it, torchrun tells the reader
@@ -72,6 +73,9 @@ def main() -> None:
     dist.init_process_group(args.backend or ("nccl" if gpus else "gloo"), timeout=PATIENCE)
     try:
         compare(torch.device(first), torch.device(last))
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # or DDP outlives the group: see train.py
+        raise
     finally:
         dist.destroy_process_group()
 
