@@ -29,7 +29,7 @@ def without_luck(case):
     sides = [(row["host"], row["code"], row["says"]) for row in case["sides"]]
     sides = re.sub("Connection (closed|reset) by peer", "Connection lost", repr(sides))
     sides = re.sub(failures.NO_MEETING, "no meeting", sides)
-    if "127.0.1.1" in sides:  # only one is refused, and the other one hears of it somehow
+    if "127.0.1.1" in sides or "refusing" in sides:  # one of them says so, and the other does not
         sides = [row["code"] for row in case["sides"]]
     files = {file for file in case["left"] if not file.endswith(".previous")}
     return sides, files
