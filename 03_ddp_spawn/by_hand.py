@@ -11,7 +11,6 @@ on two ranks that both give the gradients of PyTorch's DDP, and BucketedDDP its 
 """
 
 import time
-import traceback
 
 START = time.time()  # before the other imports, as in a stage
 
@@ -20,6 +19,7 @@ import copy
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta

@@ -340,8 +340,7 @@ NEEDS_HOSTS += ("wrong_port", "own_name", "loopback", "full_disk")
 
 def main() -> int:
     args = parse()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    hosts.leave_when_told()
     with tempfile.TemporaryDirectory(prefix="failures-") as folder:
         if not args.data:
             args.data = Path(folder)

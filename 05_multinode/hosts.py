@@ -44,9 +44,7 @@ def main() -> None:
     args, command = parse()
     if reason := missing():
         raise HostsError(reason)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # leave as after Ctrl-C: with nothing behind
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup has told us not to care
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    leave_when_told()
     hosts = Hosts(args.net)
     if args.action == "with":
         with hosts_for_a_while(args.number, args.net):
@@ -293,6 +291,13 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_when_told() -> None:
+    """SIGTERM and SIGHUP end this process as Ctrl-C does: by an exception, with nothing behind."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup has told us not to care
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def ip(arguments: str) -> str:

@@ -1,9 +1,7 @@
 """Bad input ends in one clear line and exit code 2, before anything is started or written."""
 
-import importlib
 import shutil
 import struct
-import sys
 
 import pytest
 import torch
@@ -78,25 +76,19 @@ def contents(folder):
 
 
 @pytest.fixture
-def refused(folder, reader, monkeypatch, capfd):
+def refused(folder, called, monkeypatch):
     """Call a stage's main() in this process -> the one line with which it refused."""
 
     def call(stage, flags):
-        module = importlib.import_module(f"{stage}.train")
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", [f"{stage}/train.py", *flags.split()])
-        monkeypatch.setenv("MNIST_ROOT", reader.env["MNIST_ROOT"])
         ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
         for name, value in (ranks | {"GROUP_WORLD_SIZE": 1}).items():
             monkeypatch.setenv(name, str(value))
         before = contents(folder)
-        with pytest.raises(SystemExit) as stopped:
-            module.main()
-        assert stopped.value.code == 2
+        result = called(f"{stage}/train.py", flags)
+        assert result.code == 2, result
         assert contents(folder) == before, "nothing is left behind"
-        out, err = capfd.readouterr()
-        assert err.startswith(f"{stage}: error: ") and err.count("\n") == 1, err
-        return err
+        assert result.err.startswith(f"{stage}: error: ") and result.err.count("\n") == 1, result
+        return result.err
 
     return call
 

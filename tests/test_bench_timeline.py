@@ -145,11 +145,9 @@ def test_a_hook_that_changes_the_gradients_is_found_out():
         (f"--results {__file__}", "File exists"),
     ],
 )
-def test_bad_flags(monkeypatch, capsys, flags, says):
-    monkeypatch.setattr(sys, "argv", ["timeline.py", *flags.split()])
-    with pytest.raises(SystemExit) as stopped:
-        timeline.main()
-    assert stopped.value.code == 2 and says in capsys.readouterr().err
+def test_bad_flags(called, flags, says):
+    result = called("benchmarks/timeline.py", flags)
+    assert result.code == 2 and says in result.err, result
 
 
 @LINUX

@@ -20,7 +20,6 @@ import argparse
 import importlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -180,9 +179,7 @@ def main() -> None:
     args, command = parse()
     if reason := missing():
         raise hosts.HostsError(reason)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # leave as after Ctrl-C: with nothing behind
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    hosts.leave_when_told()
     slurm = Slurm(args.net)
     if args.action == "with":
         with slurm_for_a_while(args.number, args.net):
