@@ -1,6 +1,6 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
-# make bench       run the benchmarks, put what they print on benchmarks/README.md (half an hour)
+# make bench       run the benchmarks, put what they print on benchmarks/README.md (an hour)
 # make test        lint and the tests that take minutes
 # make test-slow   the tests that take longer
 # make sync        copy the lower half of stage 1's train.py into the other stages

@@ -1,20 +1,19 @@
-"""Run the stages that this machine can run, one after the other, and compare what they recorded.
+"""Run the stages that this machine can run, one after the other, and compare their timings.
 
-    python compare.py                       # every stage, two epochs each: a table and a picture
-    python compare.py --only 01 03 -b 240   # flags that are not listed here go to every stage
-    python compare.py --no-run              # read the records that are there already
+    python compare.py                       # every stage: a table and a picture in timings/
+    python compare.py --only 03 04 -b 120   # some of them, with other settings
+    python compare.py --repeat 3            # each three times, in turns: minimum and maximum
+    python compare.py --no-run              # read the records in timings/ again
+    python compare.py A B                   # two records, or two folders of them, phase by phase
 
-Stages 2 and 3 also run on what their by_hand.py has written out; stages 3 and 4 without and with
-mixed precision. A ratio is formed only between rows that agree
-in everything but the way they are parallel; for every other row a note says in what it differs.
+Rows that differ in anything but the way they are parallel get no ratio, and a note says why.
 Exit code 1 if a stage failed, 2 if there is nothing to compare.
 """
 
 import argparse
-import itertools
 import json
 import os
-import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -22,6 +21,8 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import matplotlib
@@ -29,470 +30,526 @@ import matplotlib
 matplotlib.use("Agg")  # draw into files, also where there is no screen
 import matplotlib.pyplot as plt
 import torch
+from tabulate import tabulate
+from torchvision import datasets
 
 ROOT = Path(__file__).resolve().parent
 STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multinode")
-WITH_AMP = ("03_ddp_spawn", "04_ddp_torchrun")
-BY_HAND = {"02_dp": ["by_hand"], "03_ddp_spawn": ["by_hand_bucketed", "by_hand_naive"]}
 # Two rows that differ in one of these did other work, or did it on another machine.
-ALIKE = ("dataset", "global_batch", "epochs", "threads_per_rank", "workers", "amp", "torch", "host")
-ALIKE += ("device_name",)
+ALIKE = ("images", "batch_size", "epochs", "lr", "threads", "workers", "seed", "amp", "device")
+ALIKE += ("dataset", "torch", "host", "device_name")
 # Okabe and Ito's colours, which the colour-blind can tell apart.
-STEP_COLORS = {
+PHASES = {
     "data": "#999999",
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "exposed": "#D55E00",
-    "step": "#E69F00",
+    "optimizer": "#E69F00",
 }
-COMMAND_COLORS = {"start, end": "#999999", "training": "#009E73", "evaluation": "#F0E442"}
 
 
-def main() -> int:
-    args, stage_flags = parse()
+def main():
+    args = parse()
+    if args.pair:
+        return compare_pairs(*args.pair)
+    failed = []
     if args.no_run:
-        rows = read_records(args)
+        rows = read_folder(args.record, args.only)
     else:
-        stage_flags = ["--data", str(find_data(args)), *stage_flags]
-        jobs = plan(args)
-        rows = []
-        for number, job in enumerate(jobs, start=1):
-            amp = "" if job["amp"] == "off" else f" with {job['amp']}"
-            print(f"[{number}/{len(jobs)}] {name(job)}{amp}")
-            rows.append(run(args, job, stage_flags))
-    good = [row for row in rows if "failed" not in row]
-    print("\n" + table(rows))
-    if good:
-        print("\n" + phases_table(good))
-        path = args.record / "compare.png"
-        draw(good, path)
-        print(f"\npicture: {path}")
-    return 0 if len(good) == len(rows) else 1
+        rows, failed = run_all(args)
+    if not rows and not failed:
+        fail(f"no records in {args.record}; run python compare.py")
+    if not rows:
+        return 1
+    print("\n" + "\n\n".join([about(rows), speed_table(rows), phase_table(rows)]))
+    for job in failed:
+        print(f"failed: {job}, see above")
+    draw(rows, args.record / "compare.png")
+    print(f"\npicture: {args.record / 'compare.png'}")
+    return 1 if failed else 0
 
 
-def parse() -> tuple[argparse.Namespace, list[str]]:
-    """-> the flags of this script, and those for the stages"""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse():
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
+    add("pair", nargs="*", type=Path, metavar="A B", help="two records, or two folders of them")
     add("--no-run", action="store_true", help="run nothing, only read the records")
-    add("--only", nargs="+", default=STAGES, metavar="STAGE", help="such as 01 or 03_ddp_spawn")
-    add("-e", "--epochs", type=int, default=2, help="epochs of each stage (2)")
+    add("--only", nargs="+", metavar="STAGE", help="stages such as 01 or 03_ddp_spawn")
+    add("--all", action="store_true", help="also what the from_scratch.py files train")
+    add("--repeat", type=int, default=1, help="run each stage so many times, in turns (1)")
     add("--world-size", type=int, help="ranks of stages 3 to 5 (one per GPU; 2 on a CPU)")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what the ranks run on")
-    add("--data", type=Path, help="folder that holds MNIST/raw ($MNIST_ROOT, else data)")
+    add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--data", type=Path, help="MNIST's folder ($MNIST_ROOT, else data)")
     add("--record", type=Path, default=Path("timings"), help="folder of the records (timings)")
-    args, stage_flags = parser.parse_known_args()
-    for name in args.only:
+    settings = parser.add_argument_group("settings of every stage, as in its own --help")
+    for flag, kind in (("-e/--epochs", int), ("-b/--batch-size", int), ("--lr", float)):
+        settings.add_argument(*flag.split("/"), type=kind, metavar="N")
+    for flag in ("--threads", "--workers", "--seed"):
+        settings.add_argument(flag, type=int, metavar="N")
+    args = parser.parse_args()
+    if len(args.pair) not in (0, 2):
+        parser.error("give two records or two folders to compare, or none")
+    for name in args.only or ():
         if not any(stage.startswith(name) for stage in STAGES):
             parser.error(f"--only {name}: the stages are {', '.join(STAGES)}")
-    args.only = [stage for stage in STAGES if stage.startswith(tuple(args.only))]
-    if args.epochs < 1 or (args.world_size is not None and args.world_size < 1):
-        parser.error("--epochs and --world-size: at least 1")
-    if args.device == "auto":
-        args.device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        args.record.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"cannot write to {args.record}: {error.strerror}")
+    args.only = [stage for stage in STAGES if not args.only or stage.startswith(tuple(args.only))]
     if args.world_size is None:
         args.world_size = torch.cuda.device_count() if args.device == "cuda" else 2
-    return args, stage_flags
+    for flag in ("repeat", "world_size", "epochs", "batch_size", "threads"):
+        if getattr(args, flag) is not None and getattr(args, flag) < 1:
+            parser.error(f"--{flag.replace('_', '-')}: at least 1")
+    return args
+
+
+def fail(message):
+    print(f"compare.py: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 # ---------------------------------------------------------------- running the stages
 
 
-def plan(args: argparse.Namespace) -> list[dict]:
-    """-> [{"stage", "variant", "amp"}, ...] in the order of the rows"""
-    amps = ["bf16"]  # on a CPU fp16 works too, but slowly: it is for GPUs
-    if args.device == "cuda":
-        amps = ["fp16", "bf16"] if torch.cuda.is_bf16_supported(False) else ["fp16"]
+def run_all(args):
+    """Run every job of the plan, --repeat times in turns -> rows, the names of jobs that failed."""
+    try:
+        args.record.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"cannot write to {args.record}: {error.strerror}")
+    root, dataset = find_data(args.data)
+    facts = {"dataset": dataset, "device_name": device_name(args.device)}
+    flags = ["--device", args.device, "--data", str(root)]
+    for name in ("epochs", "batch_size", "lr", "threads", "workers", "seed"):
+        if getattr(args, name) is not None:
+            flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    jobs = [(turn, *job) for turn in range(1, args.repeat + 1) for job in plan(args)]
+    written, failed, started = [], [], time.monotonic()
+    for number, (turn, name, commands) in enumerate(jobs):
+        each = (time.monotonic() - started) / max(1, number)
+        left = f", about {each * (len(jobs) - number):.0f} s left" if number else ""
+        print(f"[{number + 1}/{len(jobs)}] {name}{left}", flush=True)
+        folder = args.record if args.repeat == 1 else args.record / f"repeat-{turn}"
+        path = run([[*command, *flags] for command in commands], folder, facts)
+        written += [path] if path else []
+        failed += [] if path else [name]
+    for path in written:  # of an earlier call with other repeats
+        for stale in {args.record / path.name, *args.record.glob(f"repeat-*/{path.name}")}:
+            if stale not in written:
+                stale.unlink(missing_ok=True)
+    return group(written), failed
+
+
+def plan(args):
+    """-> [(name, the command line of each process to start), ...], in the order of the table"""
+    ranks, ddp = args.world_size, ["--world-size", str(args.world_size)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
     jobs = []
-    for stage in args.only:
-        variants = ["", *(BY_HAND.get(stage, []) if args.world_size > 1 else [])]
-        jobs += [{"stage": stage, "variant": variant, "amp": "off"} for variant in variants]
-        if stage in WITH_AMP:
-            jobs += [{"stage": stage, "variant": amp, "amp": amp} for amp in amps]
+
+    def add(name, script, *flags, launcher=(sys.executable,), nodes=1):
+        if name[:2] in [stage[:2] for stage in args.only]:
+            jobs.append((name, [[*launcher, str(ROOT / script), *flags]] * nodes))
+
+    add("01_baseline", "01_baseline/train.py")
+    if args.device == "cuda" and torch.cuda.device_count() > 1:
+        add("02_dp", "02_dp/train.py")
+    elif args.device == "cpu" and ranks > 1:  # without GPUs DataParallel would be stage 1 again
+        add("02_dp-threads", "02_dp/from_scratch.py", "--train", "--devices", str(ranks))
+    add("03_ddp_spawn", "03_ddp_spawn/train.py", *ddp)
+    for amp in native_amp(args.device):
+        add(f"03_ddp_spawn with {amp}", "03_ddp_spawn/train.py", *ddp, "--amp", amp)
+    for kind in ("bucketed", "naive") if args.all and ranks > 1 else ():
+        add(f"03_ddp_spawn-{kind}", "03_ddp_spawn/from_scratch.py", "--train", kind, *ddp)
+    alone = [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]
+    add("04_ddp_torchrun", "04_ddp_torchrun/train.py", launcher=alone)
+    nodes = 2 if ranks % 2 == 0 else 1  # two nodes: two torchruns on this machine
+    endpoint = f"127.0.0.1:{free_port()}"
+    meeting = ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    several = [*torchrun, *meeting, "--nproc-per-node", str(ranks // nodes)]
+    add("05_multinode", "05_multinode/train.py", launcher=several, nodes=nodes)
     return jobs
 
 
-def find_data(args: argparse.Namespace) -> Path:
-    """The folder with the data: as given, or MNIST in data/, or else digits that are drawn now."""
-    given = args.data or os.environ.get("MNIST_ROOT")
-    data, drawn = Path(given or "data"), Path("data", "drawn")
-    if (data / "MNIST" / "raw").exists():
-        return data
-    if given or not (drawn / "MNIST").exists():
-        command = [sys.executable, ROOT / "01_baseline/train.py", "--data", data, "--epochs", "0"]
-        download = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        if download.returncode == 0:
-            return data
-        print(download.stderr.strip(), file=sys.stderr)
-        if given:
-            sys.exit(download.returncode)
-        subprocess.run([sys.executable, ROOT / "tools/draw_digits.py", drawn], check=True)
-    print(
-        "**********************************************************************\n"
-        "* No MNIST here: the stages train on DRAWN digits, from data/drawn.  *\n"
-        "* Times can be compared as ever; the accuracies are not MNIST's.     *\n"
-        "* The real thing: --data DIR, or delete data/drawn and come online.  *\n"
-        "**********************************************************************"
-    )
-    return drawn
+def native_amp(device):
+    """The kinds of mixed precision for which the device has instructions."""
+    if device == "cuda":
+        return ("fp16", "bf16") if torch.cuda.is_bf16_supported(False) else ("fp16",)
+    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return ("bf16",) if any(found[name] for name in found if "bf16" in name) else ()
 
 
-def run(args: argparse.Namespace, job: dict, stage_flags: list[str]) -> dict:
-    """Run a job and show what it prints -> its record, or the job with "failed": why."""
-    stage, amp = job["stage"], job["amp"]
-    flags = ["--epochs", str(args.epochs), "--device", args.device, "--record", str(args.record)]
-    flags += stage_flags + (["--amp", amp] if amp != "off" else [])
-    started = time.time()
-    with tempfile.TemporaryFile("w+") as errors:
-        hosts = [
-            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=errors, text=True)
-            for command, env in commands(args, job, flags)
-        ]
-        printers = [threading.Thread(target=print_lines, args=(host,)) for host in hosts]
+def find_data(given):
+    """The folder with MNIST, downloaded or at least drawn if need be -> folder, name of the data"""
+    root, drawn = Path(given or os.environ.get("MNIST_ROOT", "data")), Path("data", "drawn")
+    test_images = Path("MNIST", "raw", "t10k-images-idx3-ubyte")
+    if not (root / test_images).exists():
         try:
-            for printer in printers:
-                printer.start()
-            code = max(abs(wait_for(hosts, host)) for host in hosts)
+            datasets.MNIST(root, download=True)
+        except Exception as error:
+            with suppress(OSError):
+                os.removedirs(root / test_images.parent)  # empty folders that torchvision has made
+            reason = " ".join(str(error).split())[-80:]
+            if given or "MNIST_ROOT" in os.environ:
+                fail(f"no MNIST in {root}, and no download ({reason})")
+            if not (drawn / test_images).exists():
+                command = [sys.executable, ROOT / "tools/draw_digits.py", drawn]
+                if subprocess.run(command).returncode:
+                    fail(f"no MNIST in {root}, no download ({reason}), and nothing could be drawn")
+            root = drawn
+    if zlib.crc32((root / test_images).read_bytes()) == 0x91373BDF:
+        return root, "MNIST"
+    print(f"*** {root} is NOT MNIST: times can be compared as ever, accuracies are not MNIST's ***")
+    return root, f"{root.name} (NOT MNIST)"
+
+
+def run(commands, folder, facts):
+    """Run a stage, show what it prints, keep its record in the folder -> its path, or None."""
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = gpus if gpus[0] else list(map(str, range(torch.cuda.device_count())))
+    with tempfile.TemporaryDirectory() as temp, open(Path(temp, "stderr"), "w+") as errors:
+        places = ["--record", temp, "--checkpoint", str(Path(temp, "model.pt"))]
+        started, processes, threads, line_times = time.monotonic(), [], [], []
+        try:
+            for node, command in enumerate(commands):
+                own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[node :: len(commands)])}
+                options = {"env": os.environ | own | {"PYTHONUNBUFFERED": "1"}, "text": True}
+                options |= {"stdout": subprocess.PIPE, "stderr": errors}
+                processes.append(subprocess.Popen([*command, *places], **options))
+                threads.append(threading.Thread(target=show, args=(processes[-1], line_times)))
+                threads[-1].start()
+            code = wait_for(processes)
         finally:  # an interrupt must not leave a stage running
-            for host in hosts:
-                host.terminate()
-        for printer in printers:
-            printer.join()
-        seconds = time.time() - started
+            for process in processes:
+                process.terminate()
+            for thread in threads:
+                thread.join()
+        for path in Path(temp).glob("*.json") if code == 0 else ():
+            seconds = {"startup_seconds": min(line_times) - started}
+            seconds["command_seconds"] = time.monotonic() - started
+            record = {**json.loads(path.read_text()), **facts, **seconds}
+            folder.mkdir(exist_ok=True)
+            whole = Path(folder, f".{os.getpid()}")  # a record is never seen by halves
+            whole.write_text(json.dumps(record, indent=1))
+            return whole.replace(folder / path.name)
         errors.seek(0)
-        why = last_line(stage, errors.read())
-    fresh = [
-        path for path in args.record.glob(f"{stage}-*.json") if path.stat().st_mtime >= started
-    ]
-    if code or not fresh:
-        print(f"    failed: {why}")
-        return job | {"failed": why}
-    record = json.loads(fresh[0].read_text()) | {"command_seconds": seconds}
-    fresh[0].write_text(json.dumps(record, indent=1))  # seen from outside: with launcher and exit
-    return record
+        lines = [line.strip() for line in errors]
+        reasons = [line for line in lines if ": error: " in line or "Error: " in line]
+        print(f"    failed: {(reasons or lines or ['no word why'])[0]}")
+        return None
 
 
-def commands(args: argparse.Namespace, job: dict, flags: list[str]):
-    """Yield (command line, environment) of each process to start; stage 5 has one for each host."""
-    stage, by_hand = job["stage"], job["variant"].startswith("by_hand")
-    script = [str(ROOT / stage / ("by_hand.py" if by_hand else "train.py")), *flags]
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    env = os.environ | {"PYTHONUNBUFFERED": "1"}
-    ranks = args.world_size
-    if stage == "02_dp" and by_hand:
-        yield [sys.executable, *script, "--train", "--devices", str(ranks)], env
-    elif stage in ("01_baseline", "02_dp"):
-        yield [sys.executable, *script], env
-    elif stage == "03_ddp_spawn":
-        kind = ["--train", "--" + job["variant"].removeprefix("by_hand_")] if by_hand else []
-        yield [sys.executable, *script, *kind, "--world-size", str(ranks)], env
-    elif stage == "04_ddp_torchrun":
-        yield [*torchrun, "--standalone", "--nproc-per-node", str(ranks), *script], env
-    else:
-        per_host = ranks // 2 if ranks % 2 == 0 else 1  # two hosts, or as many as ranks
-        torchrun += ["--nnodes", str(ranks // per_host), "--nproc-per-node", str(per_host)]
-        torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(ranks)))
-        for first in range(0, ranks, per_host):
-            own = ",".join(gpus.split(",")[first : first + per_host])
-            yield [*torchrun, *script], env | {"CUDA_VISIBLE_DEVICES": own}
+def show(process, line_times):
+    """Print what a process prints, and note when: the first line comes after start-up."""
+    for line in process.stdout:
+        line_times.append(time.monotonic())
+        print(f"    {line}", end="", flush=True)
+    process.wait()
 
 
-def free_port() -> int:
+def wait_for(processes):
+    """Wait for all processes -> 0 or 1. When one has failed, the others have 30 s to notice."""
+    deadline = float("inf")
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        if any(process.poll() for process in processes):
+            deadline = min(deadline, time.monotonic() + 30)
+        time.sleep(0.05)
+    return int(any(process.poll() != 0 for process in processes))
+
+
+def free_port():
     """A port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def print_lines(process: subprocess.Popen) -> None:
-    for line in process.stdout:
-        print(f"    {line}", end="", flush=True)
+def device_name(device):
+    """The name of the first GPU, or of the CPU (on Linux; elsewhere its architecture)."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(": ")[2]
+    return os.uname().machine if hasattr(os, "uname") else "CPU"
 
 
-def wait_for(hosts: list[subprocess.Popen], host: subprocess.Popen) -> int:
-    """Wait for one of several hosts -> its exit code. If another fails, it has 30 s to notice."""
-    deadline = float("inf")
-    while host.poll() is None and time.time() < deadline:
-        if any(other.poll() for other in hosts):
-            deadline = min(deadline, time.time() + 30)
-        time.sleep(0.05)
-    return 1 if host.poll() is None else host.returncode
+# ---------------------------------------------------------------- reading records
 
 
-def last_line(stage: str, errors: str) -> str:
-    """The line of stderr that says what went wrong: the stage's own, else the last exception's."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip(" =-*")]
-    own = [line for line in lines if line.startswith(f"{stage}: ")]
-    error = re.compile(r"(\[rank\d+\]: )?[\w.]+(Error|Exception)\b")
-    return (own or list(filter(error.match, lines)) or lines or ["it said nothing"])[-1]
+def read_folder(folder, stages=STAGES):
+    """The rows of a folder: where there are repeats of a record in it, those."""
+    repeats = sorted(folder.glob("repeat-*/*.json"))
+    names = {path.name for path in repeats}
+    single = [path for path in folder.glob("*.json") if path.name not in names]
+    return {
+        name: rows for name, rows in group(single + repeats).items() if rows[0]["stage"] in stages
+    }
 
 
-# ---------------------------------------------------------------- the table
+def group(paths):
+    """-> {file name: its records, one for each repeat}, in the order of the table: by stage"""
+    rows = {}
+    for path in paths:
+        rows.setdefault(path.stem, []).append(read_record(path))
+    return dict(sorted(rows.items(), key=lambda row: (row[1][0]["name"], row[0])))
 
 
-def read_records(args: argparse.Namespace) -> list[dict]:
-    """The records in the folder: stage by stage, fp32 before mixed precision."""
-    rows = []
-    for path in sorted(args.record.glob("*.json")):
-        try:
-            row = json.loads(path.read_text())
-            (
-                cells(row),
-                differences(row, row),
-                phases_per_step(row),
-                spread(row),
-            )  # all that is needed of it
-        except (ValueError, LookupError, TypeError, AttributeError, OSError):
-            print(f"compare.py: {path} is not a record of a stage", file=sys.stderr)
-            sys.exit(2)
-        rows += [row] if row["stage"] in args.only else []
-    if not rows:
-        print(f"compare.py: no records in {args.record}; run python compare.py", file=sys.stderr)
-        sys.exit(2)
-    return sorted(rows, key=rank_in_table)
+def read_record(path):
+    """Read a record, and check what is needed of it. Exits with 2 and the file's name if not."""
+    try:
+        record = {"amp": "off", **json.loads(path.read_text(encoding="utf-8"))}
+        for key in ("stage", "name", "images", "batch_size", "world_size", "device", "torch"):
+            if not record[key]:
+                raise ValueError(f"{key} is {record[key]}")
+        for epoch in record["history"]:
+            if epoch["test"][1] < 1 or min(sum(rank.values()) for rank in epoch["phases"]) <= 0:
+                raise ValueError("an epoch without images or without time")
+        speed(record), milliseconds(record), slowest_rank(record)  # the rest of what is needed
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        fail(f"{path} is not a record of a stage: {type(error).__name__}: {error}")
+    return record
 
 
-def rank_in_table(row: dict) -> tuple:
-    """Stage by stage; in each first fp32, itself and by hand, then mixed precision."""
-    return (row["stage"], row["amp"] != "off", row["amp"], row["variant"], row["world_size"])
+# ---------------------------------------------------------------- figures from records
 
 
-def table(rows: list[dict]) -> str:
-    """The comparison as text: a line per row, then a note for each row that is not like stage 1."""
-    titles = ("stage", "amp", "ranks", "device", "start-up", "epoch", "images/s")
-    titles += ("speed-up", "efficiency", "accuracy", "command", "")
-    lines, notes = [titles], []
-    for row in rows:
-        if "failed" in row:
-            lines.append((name(row), row["amp"], f"failed: {row['failed']}"))
-            continue
-        base, note = baseline(rows, row), ""
-        if text := remark(row, base):
-            notes += [text] if text not in notes else []
-            note = f"({notes.index(text) + 1})"
-        lines.append((*cells(row), *ratios(row, base), *outcome(row), note))
-    widths = [max(len(line[i]) for line in lines if len(line) > 3) for i in range(len(titles))]
-    text = [about(rows)] if any("failed" not in row for row in rows) else []
-    for line in lines:
-        padded = [
-            f"{cell:<{width}}" if i < 2 or len(line) == 3 else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(line, widths))
+def counted(record):
+    """The epochs that count: the first one of a run warms up, unless it is the only one."""
+    return record["history"][1:] or record["history"]
+
+
+def speed(record):
+    """Images per second over all ranks: the median of the epochs, by their slowest rank."""
+    epochs = [max(sum(rank.values()) for rank in epoch["phases"]) for epoch in counted(record)]
+    return record["images"] / statistics.median(epochs)
+
+
+def accuracy(record):
+    """The part of the test images that the model got right after the last epoch."""
+    correct, total = record["history"][-1]["test"]
+    return correct / total
+
+
+def milliseconds(record, images=None):
+    """-> {phase: [milliseconds of one step, mean over the ranks, for each epoch that counts]}
+
+    images: scale to so many images, in the place of the record's own batch.
+    """
+    scale = 1000 * (images or record["batch_size"]) / record["images"]
+    return {
+        phase: [
+            scale * statistics.mean(rank.get(phase, 0.0) for rank in epoch["phases"])
+            for epoch in counted(record)
         ]
-        text.append("  ".join(padded).rstrip())
-    text += [f"({number}) {note}" for number, note in enumerate(notes, start=1)]
-    return "\n".join(text + amp_gains(rows))
+        for phase in PHASES
+    }
 
 
-def phases_table(rows: list[dict]) -> str:
-    """Where a step's time goes, and how far the ranks differ, as text."""
-    titles = ("ms per step", "amp", "ranks", *STEP_COLORS, "sum", "slowest rank", "memory")
-    lines = [titles]
-    for row in rows:
-        phases = phases_per_step(row)
-        cells = [f"{milliseconds:.2f}" for milliseconds in (*phases.values(), sum(phases.values()))]
-        if not row["backend"]:  # nobody to wait for
-            cells[list(STEP_COLORS).index("exposed")] = "-"
-        lines.append((name(row), row["amp"], str(row["world_size"]), *cells, *spread(row)))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    aligned = [
-        "  ".join(f"{cell:<{width}}" if i < 2 else f"{cell:>{width}}" for i, cell, width in cells)
-        for cells in (zip(range(len(titles)), line, widths) for line in lines)
+def phases_of(records, images=None):
+    """-> {phase: milliseconds of a step in each epoch of each repeat}, with their sum as "step"."""
+    runs = [milliseconds(record, images) for record in records]
+    phases = {phase: [ms for run in runs for ms in run[phase]] for phase in PHASES}
+    return {**phases, "step": [sum(epoch) for epoch in zip(*phases.values())]}
+
+
+def slowest_rank(record):
+    """The rank that computes longest, and how much longer than the quickest one, as text."""
+    ranks = [0.0] * len(record["history"][0]["phases"])
+    for epoch in counted(record):
+        for rank, phases in enumerate(epoch["phases"]):
+            ranks[rank] += sum(phases.values()) - phases.get("exposed", 0.0)
+    return f"{ranks.index(max(ranks))} (+{max(ranks) / min(ranks) - 1:.1%})" if ranks[1:] else "-"
+
+
+def differences(record, base):
+    """In what two records differ that have to be alike for a ratio, as text."""
+    keys = [key for key in ALIKE if key in record and key in base]  # some are not in every record
+    return [f"{key} {record[key]}, not {base[key]}" for key in keys if record[key] != base[key]]
+
+
+def base_of(rows, records):
+    """What a row is compared with: the first row's stage, with the settings most like its own."""
+    first = next(iter(rows.values()))[0]
+    bases = [other for other in rows.values() if other[0]["name"] == first["name"]]
+    bases = [other for other in bases if other[0]["amp"] == "off"] or bases
+    return min(bases, key=lambda base: len(differences(records[0], base[0])))
+
+
+def ratios(records, base):
+    """Speed against the base, for each repeat; empty if the rows may not be compared."""
+    if differences(records[0], base[0]):
+        return []
+    return [speed(record) / speed(other) for record, other in zip(records, base)]
+
+
+def efficiency(record, base, found):
+    """The ratio per device: 1 if N times the devices are N times as fast."""
+    return statistics.median(found) * base["world_size"] / record["world_size"]
+
+
+def spread(values, form):
+    """The median as text; if the values differ also the smallest and the largest; "-" for none."""
+    if not values:
+        return "-"
+    middle, low, high = map(form.format, (statistics.median(values), min(values), max(values)))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+# ---------------------------------------------------------------- tables
+
+
+def about(rows):
+    """What the rows have in common, and what has to be known before their figures are read."""
+    first = next(iter(rows.values()))[0]
+    lines = [
+        f"{first.get('dataset', 'data')}, {first['batch_size']} images per step, "
+        f"{first['epochs']} epoch(s), {first['threads']} thread(s) per rank, "
+        f"torch {first['torch']}, {first.get('device_name', first['host'])}"
     ]
-    return "\n".join(line.rstrip() for line in aligned)
+    if first["device"] == "cpu":
+        lines.append(
+            "A CPU core stands in for a device: ranks share memory and caches, no bus or network"
+        )
+        lines.append("is between them, and communication takes time from computing. GPUs differ.")
+    if len({records[0]["stage"] for records in rows.values()} & set(STAGES[2:])) > 1:
+        lines.append("Stages 3, 4 and 5 run the same training step: what they differ by is noise.")
+    return "\n".join(lines)
 
 
-def spread(row: dict) -> tuple[str, str]:
-    """The rank that computes longest, and by how much longer than the quickest; memory per rank."""
-    computing = [
-        sum(seconds for epoch in rank for phase, seconds in epoch.items() if phase != "exposed")
-        for rank in row["phase_seconds"]
-    ]
-    slowest = computing.index(max(computing))
-    longer = f"{slowest} (+{max(computing) / min(computing) - 1:.1%})" if computing[1:] else "-"
-    memory = row["peak_memory_bytes"]
-    return longer, f"{max(memory) / 2**20:,.0f} MiB" if None not in memory else "-"
+def label(rows, record):
+    """The row's name, and the settings in which it differs from the first row."""
+    first = next(iter(rows.values()))[0]
+    settings = [f"{key} {record[key]}" for key in ALIKE[1:8] if record[key] != first[key]]
+    return ", ".join([record["name"], *settings])
 
 
-def name(row: dict) -> str:
-    """The stage, and that it was done by hand where it was: "03_ddp_spawn by hand, naive"."""
-    way = row["variant"].removesuffix(row["amp"]).strip("-")
-    return row["stage"] + way.replace("by_hand_", " by hand, ").replace("by_hand", " by hand")
+def speed_table(rows):
+    """A line per row: images per second, against the base and per device, accuracy, seconds."""
+    lines, notes = [], []
+    for records in rows.values():
+        first, base = records[0], base_of(rows, records)
+        found = ratios(records, base)
+        text = remark(rows, first, base[0], found)
+        notes += [text] if text and text not in notes else []
+        nodes = f" on {first['hosts']} nodes" if first.get("hosts", 1) > 1 else ""
+        line = [label(rows, first), f"{first['world_size']}{nodes}"]
+        line += [spread([speed(record) for record in records], "{:,.0f}"), spread(found, "{:.2f}")]
+        line += [spread([efficiency(first, base[0], found)] if found else [], "{:.0%}")]
+        line += [spread([accuracy(record) for record in records], "{:.2%}")]
+        for key in ("startup_seconds", "command_seconds"):  # known if compare.py has run the stage
+            line.append(spread([record[key] for record in records if key in record], "{:.1f}"))
+        lines.append([*line, f"({notes.index(text) + 1})" if text else ""])
+    base = next(iter(rows.values()))[0]["stage"]
+    titles = ["", "devices", "images/s", f"x {base}", "per device", "accuracy", "start-up"]
+    align = ("left", *["right"] * 7, "left")
+    table = tabulate(lines, [*titles, "command", ""], colalign=align, disable_numparse=True)
+    return "\n".join([table, *(f"({n}) {text}" for n, text in enumerate(notes, start=1))])
 
 
-def median_epoch(row: dict) -> float:
-    """Seconds of an epoch; the first one warms up and does not count if there are others."""
-    return statistics.median(row["epoch_seconds"][1:] or row["epoch_seconds"])
+def remark(rows, record, base, found):
+    """What has to be said of a row: why it has no ratio, or one that cannot be taken as it is."""
+    if found and efficiency(record, base, found) > 1.005:
+        return "above 100 %: noise (see --repeat), or the smaller shards fit into a cache"
+    differ = differences(record, base)
+    if not differ:
+        return ""
+    text = f"{', '.join(differ)}: no ratio to {base['name']}"
+    for same in rows.values():  # mixed precision is compared with its own stage
+        alike = not differences({**record, "amp": "off"}, same[0])
+        if alike and same[0]["name"] == record["name"] and record["amp"] != "off":
+            text += f"; {speed(record) / speed(same[0]):.2f} x {label(rows, same[0])}"
+    return text
 
 
-def cells(row: dict) -> tuple[str, ...]:
-    """What was run and how fast, as text."""
-    ranks = f"{row['world_size']}" + (f" on {row['hosts']} hosts" if row["hosts"] > 1 else "")
-    ranks += f" on {row['devices']} devices" if row["devices"] > row["world_size"] else ""
-    startup, epoch = f"{row['startup_seconds']:.1f} s", f"{median_epoch(row):.2f} s"
-    speed = f"{row['images_per_second']:,.0f}"
-    return (name(row), row["amp"], ranks, row["device"], startup, epoch, speed)
-
-
-def outcome(row: dict) -> tuple[str, str]:
-    seconds = row.get("command_seconds", row["total_seconds"])
-    return f"{row['test_accuracy']:.2%}", f"{seconds:.1f} s"
-
-
-def baseline(rows: list[dict], row: dict) -> dict | None:
-    """The row of stage 1 to compare with: one that is alike if there is one, else the first."""
-    bases = [base for base in rows if base["stage"] == STAGES[0] and "failed" not in base]
-    return min(bases, key=lambda base: len(differences(row, base)), default=None)
-
-
-def differences(row: dict, base: dict) -> list[str]:
-    """In what two rows differ that have to be alike, as text; empty if they may be compared."""
-    differ = [f"{key} {row[key]}, not {base[key]}" for key in ALIKE if row[key] != base[key]]
-    return differ + (["resumed from a snapshot: timed in pieces"] if row.get("resumed") else [])
-
-
-def remark(row: dict, base: dict | None) -> str:
-    """What has to be said of a row: why it has no ratio, or that nothing is parallel in it."""
-    differs = ", ".join(differences(row, base)) if base else ""
-    if differs:
-        return f"{differs}: no ratio to stage 1 is formed"
-    if row["stage"] == "02_dp" and row["devices"] == 1:
-        return "one device: DataParallel has nothing to spread over, this is stage 1 again"
-    return ""
-
-
-def ratios(row: dict, base: dict | None) -> tuple[str, str]:
-    """Speed-up over stage 1, and that per device; dashes where no ratio may be formed."""
-    if base is None or differences(row, base):
-        return "-", "-"
-    speed_up = row["images_per_second"] / base["images_per_second"]
-    return f"{speed_up:.2f}", f"{speed_up / row['devices']:.0%}"
-
-
-def about(rows: list[dict]) -> str:
-    """What the rows have in common, taken from the first good one."""
-    row = next(row for row in rows if "failed" not in row)
-    data = row["dataset"] if row["dataset"] == "MNIST" else f"{row['dataset']} (NOT MNIST)"
-    return (
-        f"{data}, {row['global_batch']} images per step, {row['epochs']} epochs, "
-        f"{row['threads_per_rank']} thread(s) per rank, torch {row['torch']}, {row['device_name']}"
-    )
-
-
-def amp_gains(rows: list[dict]) -> list[str]:
-    """What mixed precision alone brings: the one other ratio, between two runs of one stage."""
+def phase_table(rows):
+    """Where a step's time goes, in milliseconds: medians over epochs and repeats."""
     lines = []
-    good = [row for row in rows if "failed" not in row]
-    for row, fp32 in itertools.product(good, good):
-        one_stage = (name(row), row["world_size"]) == (name(fp32), fp32["world_size"])
-        if one_stage and fp32["amp"] == "off" != row["amp"] and len(differences(row, fp32)) == 1:
-            gain = row["images_per_second"] / fp32["images_per_second"]
-            lines.append(f"{name(row)}: with {row['amp']} {gain:.2f} times the images/s of fp32")
-    return lines
+    for records in rows.values():
+        phases = phases_of(records)
+        cells = [f"{statistics.median(found):.2f}" for found in phases.values()]
+        if "exposed" not in records[0]["history"][0]["phases"][0]:  # nobody to wait for
+            cells[list(PHASES).index("exposed")] = "-"
+        lines.append([label(rows, records[0]), *cells, slowest_rank(records[0])])
+    titles = ["milliseconds per step", *PHASES, "step", "slowest rank"]
+    return tabulate(lines, titles, colalign=("left", *["right"] * 7), disable_numparse=True)
+
+
+def compare_pairs(*paths):
+    """Compare two records, or the records of two folders that have the same name -> exit code"""
+    a, b = (
+        read_folder(path) if path.is_dir() else {path.stem: [read_record(path)]} for path in paths
+    )
+    pairs = [(name, name) for name in a if name in b]
+    if len(a) == len(b) == 1:
+        pairs = [(*a, *b)]
+    if not pairs:
+        fail(f"{paths[0]} and {paths[1]} have no record of the same name")
+    for x, y in pairs:
+        print(f"A = {paths[0]}: {x}\nB = {paths[1]}: {y}\n{pair_table(a[x], b[y])}\n")
+    return 0
+
+
+def pair_table(a, b):
+    """Two rows phase by phase: medians, with minimum and maximum over epochs and repeats."""
+    images = None if a[0]["batch_size"] == b[0]["batch_size"] else 1000
+    lines = []
+    for (phase, left), right in zip(phases_of(a, images).items(), phases_of(b, images).values()):
+        ratio = f"{statistics.median(right) / statistics.median(left):.2f}" if all(left) else "-"
+        lines.append([phase, spread(left, "{:.2f}"), spread(right, "{:.2f}"), ratio])
+    left, right = ([speed(record) for record in records] for records in (a, b))
+    ratio = f"{statistics.median(right) / statistics.median(left):.2f}"
+    lines.append(["images/s", spread(left, "{:,.0f}"), spread(right, "{:,.0f}"), ratio])
+    lines.append(["accuracy", *(f"{accuracy(records[-1]):.2%}" for records in (a, b)), ""])
+    devices = [f"world_size {b[0]['world_size']}, not {a[0]['world_size']}"]
+    differ = devices * (a[0]["world_size"] != b[0]["world_size"]) + differences(b[0], a[0])
+    unit = f"milliseconds per {f'{images} images' if images else 'step'}"
+    table = tabulate(lines, [unit, "A", "B", "B / A"], disable_numparse=True)
+    return f"B differs in {', '.join(differ) or 'nothing that would matter to a ratio'}\n\n{table}"
 
 
 # ---------------------------------------------------------------- the picture
 
 
-def draw(rows: list[dict], path: Path) -> None:
-    """One bar per row: where a step's time goes, and where the whole command's goes."""
-    size = (11, 1.9 + 0.5 * len(rows))  # inches
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=size, width_ratios=(3, 2), sharey=True, layout="constrained"
-    )
-    labels = [label(row) for row in rows]
-    steps = [phases_per_step(row) for row in rows]
-    stacked(left, labels, steps, STEP_COLORS)
-    stacked(right, labels, [parts_of_command(row) for row in rows], COMMAND_COLORS)
-    for y, (row, step) in enumerate(zip(rows, steps)):
-        base = baseline(rows, row)
-        speed_up = ratios(row, base)[0]
-        if speed_up != "-" and row["devices"] > 1:
-            limit = sum(phases_per_step(base).values()) / row["devices"]
-            title = None if left.lines else "limit: stage 1 / devices"
-            left.plot([limit, limit], [y - 0.45, y + 0.45], "k", linewidth=2, label=title)
-        times = "" if speed_up == "-" or row["stage"] == STAGES[0] else f", {speed_up}x stage 1"
-        speed = f" {row['images_per_second']:,.0f} images/s{times}"
-        left.text(sum(step.values()), y, speed, va="center", fontsize=9)
-    legend(left, ncols=3)
-    legend(right, ncols=3)
-    left.set(xlabel="milliseconds of one optimizer step", ylim=(len(rows) - 0.4, -0.6))
-    left.set_xlim(right=1.5 * max(sum(step.values()) for step in steps))  # room for the text
-    right.set(xlabel="seconds of the whole command")
-    figure.suptitle(finding(rows), x=0.01, ha="left", fontsize=13, fontweight="bold")
+def draw(rows, path):
+    """One bar per row: the phases of a step. A line marks the base's step over the devices."""
+    figure, axes = plt.subplots(figsize=(10, 1.8 + 0.5 * len(rows)), layout="constrained")
+    medians, counts = [], set()
+    for y, records in enumerate(rows.values()):
+        start, ranks, base = 0.0, records[0]["world_size"], base_of(rows, records)
+        phases = {name: statistics.median(found) for name, found in phases_of(records).items()}
+        for phase, color in PHASES.items():
+            axes.barh(y, phases[phase], 0.7, start, color=color, label="" if y else phase)
+            start += phases[phase]
+        found = ratios(records, base)
+        text = f" {statistics.median(map(speed, records)):,.0f} images/s"
+        if found and records is not base:
+            text += f", {spread(found, '{:.2f}')} x {base[0]['name']}"
+        axes.text(start, y, text, va="center", fontsize=9)
+        if found and ranks > base[0]["world_size"]:
+            medians.append(statistics.median(found))
+            counts.add(ranks)
+            share = statistics.median(phases_of(base)["step"]) * base[0]["world_size"] / ranks
+            mark = None if axes.lines else f"{base[0]['name']} / devices"
+            axes.plot([share, share], [y - 0.45, y + 0.45], "k", linewidth=2, label=mark)
+    axes.set_yticks(range(len(rows)), [label(rows, records[0]) for records in rows.values()])
+    axes.set(xlabel="milliseconds of one optimizer step", ylim=(len(rows) - 0.4, -0.6))
+    axes.set_xlim(right=1.5 * axes.get_xlim()[1])  # room for the text
+    axes.spines[["top", "right"]].set_visible(False)
+    style = {"frameon": False, "fontsize": 9, "columnspacing": 1, "handlelength": 1}
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=len(PHASES) + 1, **style)
+    title = "Where the time of a step goes"
+    if len(counts) == 1:
+        span = " to ".join(dict.fromkeys(f"{end(medians):.2f}" for end in (min, max)))
+        title = f"{counts.pop()} devices train {span} times as fast as one"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.supxlabel(about(rows), x=0.01, ha="left", fontsize=8, color="#555555")
     figure.savefig(path, dpi=120, facecolor="white")
     plt.close(figure)
 
 
-def stacked(axes, labels: list[str], bars: list[dict], colors: dict) -> None:
-    """Horizontal bars [{part: length}, ...], one under the other."""
-    left = [0.0] * len(bars)
-    for part, color in colors.items():
-        lengths = [bar[part] for bar in bars]
-        axes.barh(range(len(bars)), lengths, left=left, label=part, color=color, height=0.7)
-        left = [start + length for start, length in zip(left, lengths)]
-    axes.set_yticks(range(len(bars)), labels)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def legend(axes, ncols: int) -> None:
-    """Above the axes, so that it hides no bar."""
-    style = {"frameon": False, "fontsize": 9, "columnspacing": 1, "handlelength": 1}
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=ncols, **style)
-
-
-def label(row: dict) -> str:
-    ranks = f"{row['world_size']} rank" + ("s" if row["world_size"] > 1 else "")
-    devices = f", {row['devices']} devices" if row["devices"] > row["world_size"] else ""
-    amp = "" if row["amp"] == "off" else f" {row['amp']}"
-    return f"{name(row)}{amp}\n{ranks}{devices}, {row['device']}"
-
-
-def phases_per_step(row: dict) -> dict[str, float]:
-    """Milliseconds of a step in each phase: means over the ranks and over the epochs that count.
-
-    "exposed" is what averaging the gradients adds to a step: the time from a rank's last gradient
-    to the end of its backward, in which it waits for the other ranks and for the all-reduce.
-    """
-    epochs = [epoch for rank in row["phase_seconds"] for epoch in rank[1:] or rank]
-    images = row["images_per_second"] * median_epoch(row)
-    steps = -(-round(images) // row["global_batch"])  # rounded up: the last batch may be smaller
-    means = [
-        1000 * statistics.mean(epoch.get(phase, 0.0) for epoch in epochs) / steps
-        for phase in STEP_COLORS
-    ]
-    return dict(zip(STEP_COLORS, means, strict=True))
-
-
-def parts_of_command(row: dict) -> dict[str, float]:
-    """Seconds of the whole command: starting and ending, training, evaluating and saving."""
-    seconds = row.get("command_seconds", row["total_seconds"])
-    training = sum(row["epoch_seconds"])
-    starting = row["startup_seconds"] + seconds - row["total_seconds"]
-    parts = (starting, training, seconds - starting - training)
-    return dict(zip(COMMAND_COLORS, parts, strict=True))
-
-
-def finding(rows: list[dict]) -> str:
-    """The picture's title: the best ratio that may be formed, or what is shown."""
-    ratio = {}
-    for row in rows:
-        speed_up = ratios(row, baseline(rows, row))[0]
-        if row["devices"] > 1 and speed_up != "-":
-            ratio[float(speed_up)] = row["devices"]
-    if not ratio:
-        return "Where the time of each stage goes"
-    return f"{ratio[max(ratio)]} devices train up to {max(ratio):.2f} times as fast as one"
-
-
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a path that the terminal cannot print
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the stages too, as Ctrl-C does
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -1,39 +1,29 @@
 """Stage 1: train a small ConvNet on MNIST, in one process, on one device.
 
-Every later stage is this program with a few lines changed. Above the ruled line stands what a stage
-teaches; below it what no stage changes: the model, the data, the stopwatch, the record, the flags.
-
-by_hand.py, beside this file, writes out what makes this work, and proves it.
+Every later stage is this program made parallel. Above the ruled line is what a stage teaches;
+below it is what no stage changes: model, data, evaluation, stopwatch, record, flags.
 
     python 01_baseline/train.py
-    python 01_baseline/train.py --epochs 1 --batch-size 240
+    python 01_baseline/train.py --epochs 1 --batch-size 120
 """
-
-import time
-
-START = time.time()  # before the other imports: they are part of what a run costs
-STAGE = "01_baseline"
 
 import argparse
 import json
 import os
-import platform
-import shutil
 import socket
-import statistics
 import sys
-import tempfile
-import zlib
+import time
 from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.optim import SGD
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 from torchvision import datasets
 from tqdm import tqdm
+
+STAGE = "01_baseline"
 
 
 def main():
@@ -42,48 +32,34 @@ def main():
 
 
 def train(args, device):
-    """The life of one process: data, model, epochs, checkpoint, record."""
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
-    args.dataset, train_set, test_set = load_mnist(args.data)
-    print(f"{STAGE}: {args.dataset}, one process on one {args.device}, {args.threads} thread(s)")
-    loader = make_loader(train_set, args)
-    model = ConvNet().to(device, memory_format=torch.channels_last)
-    if args.load:
-        load_model(args.load, model)
-    optimizer, schedule = sgd_one_cycle(model, args.lr, args.epochs * len(loader))
-
-    args.startup_seconds = time.time() - args.start
-    losses, phases = [], []
-    for epoch in range(args.epochs):
-        loss, seconds = train_epoch(model, loader, optimizer, schedule, device)
-        correct, total = evaluate(model, test_set, device).tolist()
-        losses.append(loss.item())
-        phases.append(seconds)
-        print(epoch_line(args, epoch, len(train_set), seconds, loss, correct / total))
-    if args.epochs == 0:  # only look at the model that was loaded
-        correct, total = evaluate(model, test_set, device).tolist()
-    else:
-        save_model(args.checkpoint, model)
-    measured = [(phases, peak_memory(device))]  # of each rank; here there is one
-    report(args, len(train_set), losses, measured, correct, total)
-
-
-def make_loader(train_set, args):
-    """Deal the training set in shuffled batches."""
-    return DataLoader(
+    train_set, test_set = load_mnist(args.data)
+    loader = DataLoader(
         train_set,
         batch_size=args.batch_size,
         shuffle=True,
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
-        collate_fn=tuple,  # the data set deals whole batches: nothing is left to collate
-        pin_memory=args.device == "cuda",
+        collate_fn=tuple,  # __getitems__ returns a whole batch: nothing is left to collate
+        pin_memory=device.type == "cuda",
     )
+    model = ConvNet().to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
+    steps = args.epochs * len(loader)
+    schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
+    print(f"{STAGE}: one process on one {device.type}, {args.threads} thread(s)")
+    history = []
+    for _ in range(args.epochs):
+        loss, watch = train_epoch(model, loader, optimizer, schedule, device)
+        correct = evaluate(model, test_set, device)
+        history.append({"loss": loss, "test": correct.tolist(), "phases": [watch.seconds()]})
+        print(epoch_line(history, args.epochs, len(train_set)))
+    finish(args, STAGE, history, len(train_set), {"model": model})
 
 
 def train_epoch(model, loader, optimizer, schedule, device):
-    """One optimizer step per batch. Returns the mean loss and the seconds spent in each phase."""
+    """One optimizer step per batch -> the mean loss, and the stopwatch with its laps."""
     model.train()
     total_loss = torch.zeros((), device=device)  # on the device: .item() would stall every step
     watch = Stopwatch(device)
@@ -98,11 +74,11 @@ def train_epoch(model, loader, optimizer, schedule, device):
         optimizer.step()
         schedule.step()
         total_loss += loss.detach()
-        watch.lap("step")
-    return total_loss / len(loader), watch.seconds()
+        watch.lap("optimizer")
+    return total_loss.item() / len(loader), watch
 
 
-# ------------------------------------------ below this line: the same in every stage, to the letter
+# ----------------------------------------------- below this line: the same in every stage
 
 
 class ConvNet(nn.Module):
@@ -122,71 +98,31 @@ class ConvNet(nn.Module):
         return self.linear(self.block2(self.block1(x)).flatten(1))
 
 
-def sgd_one_cycle(model, lr, steps):
-    """SGD; the learning rate rises to lr for a fifth of the steps, then falls: arXiv:1708.07120."""
-    optimizer = SGD(model.parameters(), lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    rise = max(1, steps // 5)
-    fall = max(1, steps - rise)
-    return optimizer, LambdaLR(optimizer, lambda i: min((i + 1) / rise, (steps - i) / fall))
-
-
 class MNIST(datasets.MNIST):
-    """MNIST as one uint8 tensor in memory, dealt a batch at a time instead of image by image."""
+    """MNIST as one uint8 tensor in memory: a batch is one indexing operation."""
 
     def __getitems__(self, indices):
         return self.data[indices], self.targets[indices]
 
 
 def load_mnist(root):
-    """Read MNIST, after a download if it is not there -> its name, training set, test set."""
-    raw = root / "MNIST" / "raw"
-    if not raw.exists():
-        download(raw)
-    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        try:
-            datasets.mnist.read_sn3_pascalvincent_tensor(raw / f"{part}-ubyte")
-        except Exception as error:  # whatever the reader trips over, this file is at fault
-            stop(f"{raw}/{part}-ubyte is missing or damaged ({type(error).__name__})")
-    train_set, test_set = MNIST(root, train=True), MNIST(root, train=False)
-    for part in (train_set, test_set):
-        if len(part.data) != len(part.targets):
-            stop(f"{raw}: {len(part.data):,} images do not go with {len(part.targets):,} labels")
-    checksum = zlib.crc32(test_set.data.numpy(), zlib.crc32(train_set.data.numpy()))
-    name = "MNIST" if checksum == 0x56F7EF93 else f"{root.resolve().name}-{checksum:08x}"
-    return name, train_set, test_set  # nothing else in MNIST's format passes for MNIST
-
-
-def download(raw):
-    """Fetch MNIST into a temporary folder, then put it in place whole: a failure leaves nothing."""
-    print(f"{STAGE}: downloading MNIST to {raw}")
-    socket.setdefaulttimeout(20)  # seconds, for a network that never answers
-    with tempfile.TemporaryDirectory() as temp:
-        try:
-            fetched = datasets.MNIST(temp, download=True).raw_folder
-        except (OSError, RuntimeError) as error:
-            reason = str(error).strip().rpartition("\n")[2]
-            stop(
-                f"MNIST could not be downloaded: {reason}. Either give --data DIR, a folder that "
-                "holds MNIST/raw, or draw a stand-in: python tools/draw_digits.py data/drawn, "
-                "then --data data/drawn"
-            )
-        copy = raw.with_name(Path(temp).name)
-        shutil.copytree(fetched, copy)
-        try:
-            copy.rename(raw)
-        except OSError:  # another host that shares this disk was faster
-            shutil.rmtree(copy)
+    """Return the training set and the test set, downloaded first if they are not there."""
+    try:
+        return MNIST(root, train=True, download=True), MNIST(root, train=False)
+    except Exception as error:  # no network, or a damaged file: each has an exception of its own
+        reason = " ".join(str(error).split())[-80:]
+        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py draws a stand-in")
 
 
 def to_device(images, labels, device):
-    """uint8 images [B, 28, 28] -> floats [B, 1, 28, 28] from 0 to 1; labels only move."""
+    """uint8 images [B, 28, 28] -> float images [B, 1, 28, 28] between 0 and 1, on the device."""
     x = images.to(device, non_blocking=True).unsqueeze(1).float() / 255
     return x, labels.to(device, non_blocking=True)
 
 
 @torch.inference_mode()
 def evaluate(model, test_set, device, rank=0, world_size=1):
-    """Count right answers on test images rank, rank + world_size, ... -> [correct, total]."""
+    """Count correct predictions on test images rank, rank + world_size, ... -> [correct, total]."""
     model.eval()
     images, labels = test_set.data[rank::world_size], test_set.targets[rank::world_size]
     counts = torch.tensor([0, len(labels)], device=device)
@@ -197,11 +133,7 @@ def evaluate(model, test_set, device, rank=0, world_size=1):
 
 
 class Stopwatch:
-    """Seconds per phase of an epoch: lap("forward") books the time since the last lap as forward.
-
-    A GPU runs behind the program that feeds it. There a lap is an event in the GPU's own queue,
-    read when the epoch is over, so that nothing waits for the clock.
-    """
+    """Split an epoch into phases: lap("forward") adds the time since the last lap to forward."""
 
     def __init__(self, device):
         self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
@@ -209,180 +141,96 @@ class Stopwatch:
         self.lap("start")
 
     def lap(self, phase):
-        event = self.stream and self.stream.record_event(torch.cuda.Event(enable_timing=True))
-        self.laps.append((phase, event or time.perf_counter()))
+        now = time.perf_counter()
+        if self.stream:  # GPU work is asynchronous: an event, read when the epoch is over
+            now = self.stream.record_event(torch.cuda.Event(enable_timing=True))
+        self.laps.append((phase, now))
 
     def seconds(self):
-        """-> {phase: seconds}. The phases leave no gaps: their sum is the epoch."""
+        """Return {phase: seconds}; the phases leave no gaps, so their sum is the epoch."""
         if self.stream:
             self.stream.synchronize()
-        total = dict.fromkeys([phase for phase, _ in self.laps[1:]], 0.0)
+        total = {}
         for (_, before), (phase, now) in zip(self.laps, self.laps[1:]):
-            total[phase] += before.elapsed_time(now) / 1000 if self.stream else now - before
+            lap = before.elapsed_time(now) / 1000 if self.stream else now - before
+            total[phase] = total.get(phase, 0.0) + lap
         return total
 
 
-def epoch_line(args, epoch, images, phases, loss, accuracy):
-    seconds = sum(phases.values())
-    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s"
-    return (
-        f"epoch {epoch + 1:2d}/{args.epochs}  {speed}  loss {loss:7.4f}  accuracy {accuracy:7.2%}"
-    )
+def epoch_line(history, epochs, images):
+    """The last epoch in one line; seconds and images/s are rank 0's, evaluation excluded."""
+    loss, (correct, total), phases = history[-1].values()
+    seconds = sum(phases[0].values())
+    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s  loss {loss:7.4f}"
+    return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
 
 
-def report(args, images, losses, measured, correct, total, **setup):
-    """Write the record, print the closing line; measured: per rank, (phases per epoch, memory)."""
-    result = f"{STAGE}: {correct:,} of {total:,} test images correct ({correct / total:.2%})"
-    if not args.epochs:
-        return print(result)
-    phases, memory = zip(*measured)
-    epoch_seconds = [sum(epoch.values()) for epoch in phases[0]]
-    median = statistics.median(epoch_seconds[1:] or epoch_seconds)  # the first one warms up
-    amp = getattr(args, "amp", "off")
-    record = {"stage": STAGE, "variant": "" if amp == "off" else amp, "amp": amp}
-    record |= {"world_size": 1, "devices": 1, "hosts": 1, "backend": None, "batchnorm": "local"}
-    record |= {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    record |= {"global_batch": record.pop("batch_size"), "threads_per_rank": record.pop("threads")}
-    record |= {"device_name": device_name(args.device), "host": platform.node()} | setup
-    record |= {"torch": torch.__version__, "python": platform.python_version()}
-    record |= {"epochs": len(losses), "epoch_seconds": epoch_seconds}
-    record |= {"images_per_second": images / median}
-    record |= {"phase_seconds": phases, "peak_memory_bytes": memory, "train_loss": losses}
-    record |= {"test_correct": correct, "test_total": total, "test_accuracy": correct / total}
-    record |= {"total_seconds": time.time() - args.start}
-    hosts = f"{record['hosts']}hosts" if record["hosts"] > 1 else ""
-    name = [STAGE, record["variant"], hosts, f"{record['world_size']}x{args.device}"]
-    path = args.record / ("-".join(filter(None, name)) + ".json")
-    write_whole(path, lambda temp: temp.write_text(json.dumps(record, indent=1)))
-    seconds = f"median epoch {median:.2f} s, {record['total_seconds']:.1f} s in all"
-    print(f"{result}, {seconds} -> {path}")
-
-
-def peak_memory(device):
-    """The most bytes that this rank held: tensors on its GPU; on a CPU its process, on Linux."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    kibibytes = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
-    return 1024 * kibibytes[0] if kibibytes else None
-
-
-def device_name(device):
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    cpuinfo = Path("/proc/cpuinfo")  # Linux; elsewhere the platform module knows
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def save_model(path, model, **more):
-    """Save the bare model's weights, so that every stage can load what another has saved."""
-    write_whole(path, lambda temp: torch.save({"model": model.state_dict(), **more}, temp))
-
-
-def load_model(path, model):
-    """Put saved weights into the model -> the whole checkpoint."""
+def finish(args, name, history, images, parts, world_size=1):
+    """Write the record, for compare.py, and the checkpoint; print where a step's time went."""
+    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
+    flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
+    usual = {**vars(base_parser().parse_args([])), "device": args.device, "amp": "off", "hosts": 1}
+    short = {"epochs": "e", "batch_size": "b", "amp": ""}
+    changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
+    path = args.record / f"{name}{''.join(changed)}-{world_size}x{args.device}.json"
+    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
+    where = {"host": socket.gethostname(), "torch": torch.__version__}
+    steps, phases = images / args.batch_size, history[-1]["phases"][0]
+    split = ", ".join(f"{phase} {1000 * phases[phase] / steps:.2f}" for phase in phases)
+    print(f"milliseconds per step: {split} -> {path.name}")
+    path.write_text(json.dumps({**run, **where, "history": history}, indent=1))
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        model.load_state_dict(checkpoint["model"])
-    except Exception as error:  # torch.load has a type of its own for each kind of wrong file
-        stop(f"--load {path}: not a model that a stage has saved ({type(error).__name__})")
-    return checkpoint
-
-
-def write_whole(path, write):
-    """Write under a temporary name, then rename: nobody ever sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temp = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temp)
-        os.replace(temp, path)
-    finally:
-        temp.unlink(missing_ok=True)
+        torch.save({name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
+    except (OSError, RuntimeError) as error:  # a full disk
+        if args.checkpoint.is_file():
+            args.checkpoint.unlink()
+        stop(f"cannot write {args.checkpoint}: {str(error).splitlines()[0]}")
 
 
 def stop(message):
-    """Bad input: one line and exit code 2. Of the ranks on one host the first speaks for all."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"{STAGE}: error: {message}", file=sys.stderr)
-    else:
-        time.sleep(5)  # when one rank ends, the launcher ends all: leave the speaker its time
+    """Bad input: one line and exit code 2."""
+    print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
-def number(kind, low, high=2**32):
-    """-> an argparse type: an int or a float from low to high"""
-
-    def read(text):
-        if not low <= kind(text) <= high:
-            raise ValueError
-        return kind(text)
-
-    read.__name__ = f"{kind.__name__} from {low} to {high}"  # argparse prints it when read refuses
-    return read
-
-
 def base_parser():
-    """The flags that all stages share: the same word means the same in each of them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.error = stop
-    add, data = parser.add_argument, os.environ.get("MNIST_ROOT", "data")
-    whole, positive = number(int, 0), number(int, 1)
-    add("-e", "--epochs", type=whole, default=3, help="passes over the training set")
-    add("-b", "--batch-size", type=positive, default=120, help="images per step, over all ranks")
-    add("--lr", type=number(float, 0), default=0.1, help="peak learning rate")
-    add("--data", type=Path, default=data, help="folder that holds MNIST/raw, or $MNIST_ROOT")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what ranks run on")
-    add("--threads", type=positive, help="CPU threads per rank; 1 on a CPU: a core plays a device")
-    add("--workers", type=whole, default=0, help="loader processes per rank")
-    add("--seed", type=whole, default=0, help="where the random numbers start")
+    """The flags that all stages share."""
+    raw, cuda = argparse.RawDescriptionHelpFormatter, torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    add = parser.add_argument
+    add("-e", "--epochs", type=int, default=2, help="passes over the training set (2)")
+    add("-b", "--batch-size", type=int, default=240, help="images per step, over all ranks (240)")
+    add("--lr", type=float, default=0.15, help="peak learning rate (0.15)")
+    add("--data", type=Path, default=os.getenv("MNIST_ROOT", "data"), help="MNIST's folder (data)")
+    add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
+    add("--threads", type=int, default=1, help="CPU threads per rank (1)")
+    add("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
+    add("--seed", type=int, default=0, help="seed of the random numbers (0)")
     add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
-    add("--load", type=Path, help="saved model to start from; with -e 0 it is only evaluated")
-    add("--record", type=Path, default="timings", help="folder for the timing record")
+    add("--record", type=Path, default="timings", help="folder for the timings (timings)")
     return parser
 
 
 def parse(parser):
-    """Read the flags and refuse what cannot work, before anything is started or written."""
+    """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    if args.device == "auto":
-        args.device = "cuda" if torch.cuda.is_available() else "cpu"
+    least = dict(epochs=1, batch_size=1, lr=0, threads=1, workers=0, world_size=1, timeout=1)
+    for flag, low in least.items():
+        if not getattr(args, flag, low) >= low:  # nan is refused, too
+            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: at least {low}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    args.threads = args.threads or (1 if args.device == "cpu" else torch.get_num_threads())
-    check_writable(args.record)
-    check_writable(args.checkpoint.parent)
-    if args.checkpoint.is_dir():
-        stop(f"--checkpoint {args.checkpoint} is a folder, not a file")
-    if args.load:
-        load_model(args.load, ConvNet())
-    args.start = START
+    slow = ("fp16", "bf16") if torch.backends.cpu.get_cpu_capability() == "AVX2" else ("fp16",)
+    if args.device == "cpu" and vars(args).get("amp") in slow and os.getenv("RANK", "0") == "0":
+        print(f"{STAGE}: warning: this CPU emulates {args.amp}, which is slow", file=sys.stderr)
+    for file in (args.record / "*", args.checkpoint, vars(args).get("snapshot") or args.checkpoint):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            os.utime(file.parent)  # fails where nothing can be written: now, not after the training
+        except OSError as error:
+            stop(f"cannot write to {file.parent}: {error.strerror}")
     return args
 
 
-def check_writable(folder):
-    """Stop if no file could be made there: found out now, not after the training."""
-    try:
-        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:
-        stop(f"cannot write to {folder}: {error.strerror}")
-
-
-def check_batch(batch_size, world_size):
-    """Stop unless each rank gets an equal share of the batch."""
-    if batch_size % world_size:
-        nearest = max(1, round(batch_size / world_size)) * world_size
-        stop(f"--batch-size {batch_size} does not divide by {world_size} ranks; {nearest} does")
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print(f"\n{STAGE}: interrupted", file=sys.stderr)
-        sys.exit(130)
+    main()

@@ -7,6 +7,7 @@ bf16 has the range of fp32, with only 8 bits for the digits, and needs none of t
     python 03_ddp_spawn/amp.py
 """
 
+import argparse
 import sys
 
 import torch
@@ -63,6 +64,8 @@ def clipped_norm(unscale_first: bool, limit: float = 1.0) -> float:
 
 
 def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     torch.set_num_threads(1)
     print("The ConvNet, 10 steps on one batch of 16 random images. Loss in the first and the last:")
     fp32, _ = losses(None)

@@ -1,23 +1,19 @@
-"""BatchNorm on two ranks: what the plain one does to them, and a synchronised one by hand.
+"""BatchNorm on two ranks: what the plain one does to them, and SyncBatchNorm from scratch.
 
-BatchNorm normalizes by the statistics of the batch it is given, and a rank is given only its share.
+BatchNorm normalizes by the statistics of its batch, and a rank has only its shard of the batch.
 nn.SyncBatchNorm sums the statistics over the ranks, on GPUs only. The one below does so anywhere,
 and shows on two ranks that it computes what one process computes with the whole batch.
 
     python 03_ddp_spawn/batchnorm.py
 """
 
+import argparse
 import copy
-import signal
 import sys
-from datetime import timedelta
-
-if __name__ == "__mp_main__":  # a spawned rank: Ctrl-C just ends it, its parent tells the reader
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group: stage 3's process_group says why
+import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
@@ -165,22 +161,26 @@ def claim(held: bool, text: str) -> None:
 
 
 def run_rank(rank: int, port: int) -> None:
+    import train
+
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    patience = timedelta(seconds=60)
-    dist.init_process_group("gloo", timeout=patience, rank=rank, world_size=2, store=store)
-    try:
+    with train.process_group(torch.device("cpu"), 60, store=store, rank=rank, world_size=2):
         prove()
-    finally:
-        dist.destroy_process_group()
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    mp.spawn(run_rank, args=(store.port,), nprocs=2)
 
 
 if __name__ == "__main__":
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     try:
-        mp.spawn(run_rank, args=(store.port,), nprocs=2)
+        main()
     except mp.ProcessExitedException:
-        sys.exit(1)  # a claim did not hold, and that was said
+        sys.exit(1)  # a claim did not hold, and that was printed
     except KeyboardInterrupt:
         print("\n03_ddp_spawn/batchnorm.py: interrupted", file=sys.stderr)
         sys.exit(130)

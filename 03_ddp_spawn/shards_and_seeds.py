@@ -8,6 +8,7 @@ forked.
     python 03_ddp_spawn/shards_and_seeds.py
 """
 
+import argparse
 import multiprocessing
 import sys
 
@@ -219,11 +220,17 @@ def claim(held: bool, text: str) -> None:
         sys.exit(1)
 
 
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    show_shards()
+    show_accuracies()
+    show_seeds()
+
+
 if __name__ == "__main__":
     try:
-        show_shards()
-        show_accuracies()
-        show_seeds()
+        main()
     except KeyboardInterrupt:
         print("\n03_ddp_spawn/shards_and_seeds.py: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -1,8 +1,9 @@
 """What happens when something fails? Break a run of two hosts on purpose, and watch how it ends.
 
-Each case makes two hosts (hosts.py), starts torchrun with train.py on both, breaks one thing, and
-tells for each host: after how many seconds its torchrun ended, with which exit code, and the one
-line that says why; what is left on the disk; who was guilty, and by what you would have known.
+Each case makes two hosts (hosts.py), starts torchrun with train.py on both (resume.py, where a
+snapshot is needed amid an epoch), breaks one thing, and tells for each host: after how many seconds
+its torchrun ended, with which exit code, and the one line that says why; what is left on the disk;
+who was guilty, and by what you would have known.
 
     sudo env "PATH=$PATH" python 05_multinode/failures.py                   # some five minutes
     sudo env "PATH=$PATH" python 05_multinode/failures.py killed cut_off
@@ -29,7 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 hosts = importlib.import_module("05_multinode.hosts")
 rehearsal = importlib.import_module("05_multinode.rehearsal")
 
-WAITS = rehearsal.WAITS
+WAITS, RESUME = rehearsal.WAITS, rehearsal.RESUME
+DONE = "milliseconds per step"  # the last line of a good run of train.py
+RESUMED = r"[1-9]\d* step\(s\) done before"  # in the last line of resume.py
 # How long a torchrun looks for the endpoint, and then for the other hosts: 60 s and 600 s if nobody
 # says otherwise.
 HASTE = ("--rdzv-conf", "read_timeout=3,join_timeout=5")
@@ -114,7 +117,7 @@ def blinks(bench):
     bench.breaks(lambda: bench.hosts.cut("host1"))
     time.sleep(1)
     bench.hosts.join("host1")
-    return bench.ends((0, "test images correct"), (0, ""))
+    return bench.ends((0, DONE), (0, ""))
 
 
 def cut_off(bench):
@@ -206,7 +209,7 @@ def loopback(bench):
     """
     bench.torchrun(0, *bench.soon, "-e", "1")
     bench.torchrun(1, *bench.soon, "-e", "1", env={"GLOO_SOCKET_IFNAME": "lo"})
-    return bench.ends((0, r"2 host\(s\), 2 rank\(s\)"), (0, ""))
+    return bench.ends((0, r"2 rank\(s\) on 2 node\(s\)"), (0, ""))
 
 
 def no_interface(bench):
@@ -239,7 +242,7 @@ def three_and_two(bench):
     bench.torchrun(0, "-e", "1", nnodes=3)
     bench.wait(bench.listens)
     bench.breaks(lambda: bench.torchrun(1, "-e", "1"))
-    return bench.ends((0, r"2 host\(s\), 2 rank\(s\)"), (0, ""))
+    return bench.ends((0, r"2 rank\(s\) on 2 node\(s\)"), (0, ""))
 
 
 def unequal(bench):
@@ -249,7 +252,7 @@ def unequal(bench):
     """
     bench.torchrun(0, "-e", "1")
     bench.torchrun(1, "-e", "1", nproc=2)
-    return bench.ends((0, r"2 host\(s\), 3 rank\(s\)"), (0, ""))
+    return bench.ends((0, r"3 rank\(s\) on 2 node\(s\)"), (0, ""))
 
 
 def two_jobs(bench):
@@ -260,7 +263,7 @@ def two_jobs(bench):
     """
     bench.train("-e", "12")
     bench.breaks(lambda: bench.start_both())
-    return bench.ends((0, "test images correct"), (0, ""), (1, LOST), (1, LOST))
+    return bench.ends((0, DONE), (0, ""), (1, LOST), (1, LOST))
 
 
 def full_disk(bench):
@@ -271,8 +274,9 @@ def full_disk(bench):
     tiny = 'mount -t tmpfs -o size=400k none disk && "$@" && echo "left: $(ls disk)"'
     Path(bench.folder, "disk").mkdir()
     for number, before in enumerate((("sh", "-c", tiny, "sh"), ())):
-        bench.torchrun(number, "-e", "3", "--snapshot", "disk/snapshot.pt", before=before)
-    result = bench.ends((0, "no snapshot, No space left on device"), (0, ""))
+        flags = ("-e", "3", "--snapshot", "disk/snapshot.pt")
+        bench.torchrun(number, *flags, script=RESUME, before=before)
+    result = bench.ends((0, r"no snapshot \(No space left on device\)"), (0, ""))
     result["left"] += [f"disk/{name}" for name in bench.sides[0].says("^left: (.*)")[1].split()]
     return result
 
@@ -280,20 +284,21 @@ def full_disk(bench):
 def damaged(bench):
     """Both hosts lose their power, and half of the last snapshot is lost, too.
 
-    Started again, train.py refuses it by name and goes on from the one before. The two hosts share
+    Started again, resume.py refuses it by name and goes on from the one before. The two hosts share
     a disk here: whoever reads it first says so, and sets it aside.
     """
-    flags = ("-e", "2", "--snapshot-every", "5")
-    bench.start_both(*flags, fault="sleeps 0")  # so that it is not writing a snapshot just now
+    flags = ("-e", "2", "--every", "5")
+    # Asleep, rank 0 is not writing a snapshot just when it is killed.
+    bench.start_both(*flags, fault="sleeps 0", script=RESUME)
     bench.wait(Path(bench.folder, "fault").exists)
     bench.kill()
     snapshot = Path(bench.folder, "snapshot.pt")
     os.truncate(snapshot, snapshot.stat().st_size // 2)
     bench.sides.clear()
-    bench.breaks(lambda: bench.start_both(*flags))
+    bench.breaks(lambda: bench.start_both(*flags, script=RESUME))
     refused = "refusing snapshot.pt: damaged"
     bench.wait_for(refused)
-    bench.wait_for("^05_multinode: resuming after")
+    bench.wait_for(RESUMED)
     return bench.ends((0, rf"{refused}|\Z"), (0, rf"{refused}|\Z"))
 
 
@@ -303,7 +308,7 @@ def restart(bench):
     Only with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 can one rely on that: restart_rate counts.
     """
     try_restart(bench, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
-    return bench.ends((0, "05_multinode: resuming"), (0, ""))
+    return bench.ends((0, RESUMED), (0, ""))
 
 
 def restart_rate(bench):
@@ -320,9 +325,9 @@ def restart_rate(bench):
 
 
 def try_restart(bench, env):
-    flags = (*bench.soon, "-e", "1", "--snapshot-every", "5")
+    flags = (*bench.soon, "-e", "1", "--every", "5")
     once = ("--max-restarts", "1")
-    bench.start_both(*flags, fault="raises 1 once", torchrun=once, env=env)
+    bench.start_both(*flags, fault="raises 1 once", torchrun=once, env=env, script=RESUME)
 
 
 DIE = (killed, raises, leaves, stopped, sleeps)

@@ -68,7 +68,7 @@ def finish(codes: dict[str, int]) -> None:
 
 
 @contextmanager
-def hosts_for_a_while(number: int, net: str = "room5") -> Iterator["Hosts"]:
+def hosts_for_a_while(number: int, net: str = "stage5") -> Iterator["Hosts"]:
     """Hosts that are taken down whatever happens. Raises HostsError if they cannot be made."""
     hosts = Hosts(net)
     with alone(net):
@@ -85,7 +85,7 @@ class Hosts:
     net: small letters and digits, at most 20; sets of hosts with different nets do not meet.
     """
 
-    def __init__(self, net: str = "room5"):
+    def __init__(self, net: str = "stage5"):
         if not re.fullmatch("[a-z0-9]{1,20}", net):
             raise HostsError(f"--net {net}: small letters and digits are allowed, at most 20")
         self.net = net
@@ -328,7 +328,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
         description=__doc__.splitlines()[0], usage="hosts.py [--net NAME] ACTION ... [-- COMMAND]"
     )
     parser.error = fail
-    parser.add_argument("--net", default="room5", help="which set of hosts: one word")
+    parser.add_argument("--net", default="stage5", help="which set of hosts: one word")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (("with", "make hosts, run COMMAND on all"), ("up", "make hosts that stay")):
         action = actions.add_parser(name, help=f"NUMBER: {text}")

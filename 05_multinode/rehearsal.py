@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 hosts_py = importlib.import_module("05_multinode.hosts")
 
 TRAIN = str(ROOT / "05_multinode/train.py")
+RESUME = str(ROOT / "05_multinode/resume.py")  # has the same flags, and snapshots amid an epoch
 WAITS = "waits"  # in the place of an exit code: it would wait longer than we do
 FAULT_STEP = 20
 
@@ -33,7 +34,7 @@ class Bench:
         self.folder, self.hosts, self.args = folder, hosts, args
         self.mark = f"FAILURES={uuid.uuid4()}"  # in the environment of all that we start
         self.port = 29500 if hosts else free_port()
-        self.soon = ("--timeout", str(args.timeout))  # for train.py: how long a rank waits
+        self.soon = ("--timeout", str(args.timeout))  # for the script: how long a rank waits
         self.clear()
 
     def clear(self) -> None:
@@ -43,17 +44,18 @@ class Bench:
             file.unlink()
 
     def torchrun(self, number, *flags, nnodes=2, nproc=1, endpoint=None, fault=None, torchrun=(),
-                 env=None, before=()):  # fmt: skip
-        """Start torchrun on host <number>; flags are those of train.py."""
+                 env=None, before=(), script=TRAIN):  # fmt: skip
+        """Start torchrun on host <number>; flags are those of the script, train.py or resume.py."""
         if number == 1 and not self.hosts and not endpoint:
             self.wait(self.listens)  # or either of the two could become the head host
         endpoint = endpoint or f"{'host0' if self.hosts else '127.0.0.1'}:{self.port}"
         command = [*before, "torchrun", f"--nnodes={nnodes}", f"--nproc-per-node={nproc}"]
         command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", *torchrun]
-        command += [__file__ if fault else TRAIN, "--data", self.args.data.resolve(), "-b", "24"]
+        command += [__file__ if fault else script, "--data", self.args.data.resolve(), "-b", "24"]
         command += ["-e", "100000", "--lr", "0.001", "--device", "cpu", "--snapshot", "snapshot.pt"]
         command += ["--timeout", "60", *flags]
-        own = dict([self.mark.split("=")]) | {"FAULT": fault or "", "TMPDIR": f"{self.folder}/tmp"}
+        own = dict([self.mark.split("=")]) | {"TMPDIR": f"{self.folder}/tmp"}
+        own |= {"FAULT": fault or "", "SCRIPT": script}
         side = Side(f"host{number}", Path(self.folder, f"{len(self.sides)}.log"))
         options = {"cwd": self.folder, "env": os.environ | own | (env or {})}
         with open(side.log, "w") as log:
@@ -172,8 +174,8 @@ class Side:
         return {"host": self.name, "code": code, "seconds": seconds, "says": says}
 
 
-def inside(fault: str) -> None:
-    """We are a rank: run train.py as it is, but let one rank meet its fault after some steps."""
+def inside(fault: str, script: str) -> None:
+    """We are a rank: run the script as it is, but let one rank meet its fault after some steps."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     kind, rank, *once = fault.split()
@@ -191,7 +193,7 @@ def inside(fault: str) -> None:
                 time.sleep(1)
 
     register_optimizer_step_pre_hook(before_step)
-    runpy.run_path(TRAIN, run_name="__main__")
+    runpy.run_path(script, run_name="__main__")
 
 
 @contextmanager
@@ -222,5 +224,5 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-if __name__ == "__main__":  # torchrun has started us in the place of train.py
-    inside(os.environ["FAULT"])
+if __name__ == "__main__":  # torchrun has started us in the place of the script
+    inside(os.environ["FAULT"], os.environ["SCRIPT"])

@@ -7,14 +7,14 @@ what DDP adds around it:
                    take turns, and it all takes N / cores times as long
     ring         = 2 (N - 1) alpha + 2 (N - 1) / N * bytes / beta
     tree         = 2 ceil(log2 N) (alpha + bytes / beta)
-    star         = 2 alpha + 2 (N - 1) * bytes / beta
+    star         = 2 alpha + 2 (N - 1) * bytes / beta, a naive all-reduce through rank 0
     around       = a constant: filling the bucket, waking the threads, ranks that are not in step
 
-alpha is what a message costs however short it is, beta the bytes per second. Both are fitted to
-all-reduces of many sizes. Computing is measured for batches that no prediction is made for, without
-averaging; in between it is read off straight lines. "around" is what is missing at one such batch.
-Then the same formulas are asked about other networks: that part is a projection, and measured by
-nobody.
+This is the alpha-beta model: alpha is the latency, the seconds that a message takes however short
+it is, and beta the bandwidth in bytes per second. Both are fitted to all-reduces of many sizes.
+Computing is measured for batches that no prediction is made for, without averaging; in between it
+is read off straight lines. "around" is what is missing at one such batch. Then the same formulas
+are applied to other networks: that part is a projection, not a measurement.
 
     python 05_multinode/scaling.py
     python 05_multinode/scaling.py --ranks 2 --rounds 20 --results timings
@@ -27,33 +27,29 @@ Optimization of collective communication operations in MPICH, Int. J. High Perfo
 import argparse
 import bisect
 import importlib
-import json
 import math
-import os
-import pickle
 import signal
 import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-if __name__ == "__mp_main__":  # a spawned rank: Ctrl-C just ends it, its parent tells the reader
+if __name__ == "__mp_main__":  # a spawned rank: Ctrl-C just ends it, and its parent reports that
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+
 train = importlib.import_module("05_multinode.train")
 
-CPU = torch.device("cpu")
+CPU = common.CPU
 MODEL_BYTES = 4 * sum(parameter.numel() for parameter in train.ConvNet().parameters())
 FIT_IMAGES = [8, 20, 40, 80, 160, 320, 520]  # per rank; computing is measured for these
 AMID = 80  # per rank; so many are computed before each all-reduce, and "around" is taken there
@@ -83,28 +79,28 @@ class Network(NamedTuple):
 
 A100 = Curve([0, 2600], [0.0, 1.0])  # seconds for images of ResNet-50, see project()
 NETWORKS = {
-    "1 Gb/s Ethernet, TCP": Network(75e-6, 0.125e9, "alpha: half of 120 to 180 us there and back, "
-        "appneta.com 2009, Why is 10G better for network latency"),
-    "10 Gb/s Ethernet, TCP": Network(20e-6, 1.25e9, "alpha: J. Hurwitz, W. Feng, Initial "
+    "1 Gb/s Ethernet, TCP": Network(75e-6, 0.125e9, "latency: half of 120 to 180 us there and "
+        "back, appneta.com 2009, Why is 10G better for network latency"),
+    "10 Gb/s Ethernet, TCP": Network(20e-6, 1.25e9, "latency: J. Hurwitz, W. Feng, Initial "
         "end-to-end performance evaluation of 10-Gigabit Ethernet, Hot Interconnects 2003"),
-    "400 Gb/s InfiniBand": Network(14e-6, 50e9, "alpha: NCCL's own table for a ring over a network,"
-        " src/graph/tuning.cc; beta: ConnectX-7 manual, NDR"),
-    "NVLink 4": Network(3.4e-6, 450e9, "alpha: NCCL's table, ring over NVLink; beta: half of the "
-        "900 GB/s of both ways in NVIDIA's H100 data sheet; beyond 8 GPUs a thought experiment"),
+    "400 Gb/s InfiniBand": Network(14e-6, 50e9, "latency: NCCL's own table for a ring over a "
+        "network, src/graph/tuning.cc; bandwidth: ConnectX-7 manual, NDR"),
+    "NVLink 4": Network(3.4e-6, 450e9, "latency: NCCL's table, ring over NVLink; bandwidth: half "
+        "of the 900 GB/s of both ways in NVIDIA's H100 data sheet; beyond 8 GPUs a thought "
+        "experiment"),
 }  # fmt: skip
 
 
 def main() -> None:
     args = parse()
-    runs = {n: on_ranks(n, measure, n <= args.cores, args) for n in args.ranks}
+    runs = {n: common.on_ranks(n, measure, n <= args.cores, args)[0] for n in args.ranks}
     local = {n: fit(n, runs, args.cores) for n in args.ranks}
-    results = {"device_name": train.device_name("cpu"), "torch": torch.__version__}
+    results = {"device_name": common.device_name(), "torch": torch.__version__}
     results |= {"cores": args.cores, "bytes": MODEL_BYTES, "ranks": local}
     results["projection"] = project(Curve(*local[args.ranks[0]]["computing"]))
     print("\n".join([*measured_table(results), "", *projected_tables(results["projection"])]))
     if args.results:
-        text = json.dumps(results, indent=1)
-        train.write_whole(args.results / "scaling.json", lambda temp: temp.write_text(text))
+        common.write_json(args.results / "scaling.json", results)
         draw(results, args.results / "scaling.png")
 
 
@@ -115,15 +111,12 @@ def parse() -> argparse.Namespace:
     add("--rounds", type=int, default=8, help="of everything that is measured, by turns")
     add("--steps", type=int, default=12, help="of each kind in each round")
     add("--results", type=Path, help="folder for scaling.json and scaling.png")
-    args = parser.parse_args()
-    tied = hasattr(os, "sched_getaffinity")  # a container may have fewer cores than the machine
-    args.cores = len(os.sched_getaffinity(0)) if tied else os.cpu_count()
+    args = common.parse(parser, rounds=2, steps=2)
+    args.cores = common.cores()
     if min(args.ranks) < 2 or any(batch % n for n in args.ranks for batch in BATCHES):
         parser.error(f"--ranks: at least 2, and each has to divide {BATCHES}")
     if min(args.ranks) > args.cores:
         parser.error(f"--ranks: computing is fitted to ranks with a core each, here {args.cores}")
-    if min(args.rounds, args.steps) < 2:
-        parser.error("--rounds and --steps: at least 2")
     args.ranks = sorted(set(args.ranks))
     return args
 
@@ -218,7 +211,6 @@ def measure(with_computing: bool, args: argparse.Namespace) -> dict[str, dict[in
     each step the slowest rank counts, since averaging would make the others wait for it.
     """
     n = dist.get_world_size()
-    train.Stopwatch = KeptStopwatch
     alone = {images: Trainee(images, args) for images in FIT_IMAGES}
     together = {batch: Trainee(batch // n, args) for batch in (AMID * n, *BATCHES)}
     seconds = {"computing": {}, "averaging": {}, "step": {}}
@@ -239,36 +231,23 @@ def measure(with_computing: bool, args: argparse.Namespace) -> dict[str, dict[in
     }
 
 
-class KeptStopwatch(train.Stopwatch):
-    """The stage's stopwatch, kept after its epoch."""
-
-    def __init__(self, device):
-        super().__init__(device)
-        KeptStopwatch.last = self
-
-
 class Trainee:
     """A model in DDP with batches in memory, trained by the stage's own train_epoch."""
 
     def __init__(self, images: int, args: argparse.Namespace):
         torch.manual_seed(0)
-        self.args = argparse.Namespace(amp="off", snapshot_every=None)
-        self.run = argparse.Namespace(step=0, own={"loss": 0.0}, seconds=dict)  # from the beginning
         model = train.ConvNet().to(memory_format=torch.channels_last)
-        self.optimizer, self.schedule = train.sgd_one_cycle(model, 0.01, 1000)
+        self.optimizer = common.scheduled_sgd(model, 0.01, (args.rounds + 1) * args.steps)
         self.model = DistributedDataParallel(model, broadcast_buffers=False)
-        x = torch.randint(256, (images, 28, 28), dtype=torch.uint8)
-        self.loader = [(x, torch.randint(10, (images,)))] * args.steps
+        self.loader = common.batches(1, images) * args.steps
 
     def steps(self) -> torch.Tensor:
         """Train -> the seconds of each step on this rank, [steps]"""
         scaler = torch.amp.GradScaler("cpu", enabled=False)
         dist.barrier()
-        others = (self.optimizer, self.schedule, scaler, CPU, self.args, self.run)
-        train.train_epoch(self.model, self.loader, *others)
-        moments = [moment for _, moment in KeptStopwatch.last.laps]
-        moments = torch.tensor(moments, dtype=torch.float64)
-        return moments[5::5] - moments[:-5:5]  # five laps a step
+        _, watch = train.train_epoch(self.model, self.loader, self.optimizer, scaler, CPU, "off")
+        ends = [now for phase, now in watch.laps if phase in ("start", "optimizer")]
+        return torch.tensor(ends, dtype=torch.float64).diff()
 
 
 def over_ranks(which: str, seconds: torch.Tensor) -> torch.Tensor:
@@ -280,8 +259,8 @@ def over_ranks(which: str, seconds: torch.Tensor) -> torch.Tensor:
 def all_reduces(trainee: Trainee, size: int, repeats: int) -> torch.Tensor:
     """Seconds of all-reduces of size bytes on this rank, each after computing as in a step.
 
-    In a loop of nothing else they would be quicker: no core would have fallen asleep. The rank that
-    comes last waits for nobody, so of each all-reduce the shortest time of a rank is what counts.
+    In a loop of nothing else they would be quicker: no core would have gone to sleep. The rank that
+    comes last waits for no other, so of each all-reduce the shortest time of a rank is what counts.
     """
     tensor, seconds = torch.zeros(size // 4), torch.empty(repeats, dtype=torch.float64)
     images, labels = trainee.loader[0]
@@ -292,30 +271,6 @@ def all_reduces(trainee: Trainee, size: int, repeats: int) -> torch.Tensor:
         dist.all_reduce(tensor)
         seconds[i] = time.perf_counter() - started
     return seconds
-
-
-def on_ranks(world_size: int, function: Callable, *arguments) -> dict:
-    """Call function(*arguments) on as many new processes, joined by gloo -> what rank 0 returns."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.spawn(run_rank, args=(world_size, store.port, function, arguments), nprocs=world_size)
-    return pickle.loads(store.get("result"))
-
-
-def run_rank(rank: int, world_size: int, port: int, function: Callable, arguments: tuple) -> None:
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group(
-        "gloo", timeout=timedelta(seconds=60), rank=rank, world_size=world_size, store=store
-    )
-    try:
-        result = function(*arguments)
-        if rank == 0:
-            store.set("result", pickle.dumps(result))
-    except BaseException as error:
-        traceback.clear_frames(error.__traceback__)  # or DDP outlives the group: see train.py
-        raise
-    finally:
-        dist.destroy_process_group()
 
 
 # ---------------------------------------------------------------- the projection
@@ -385,8 +340,8 @@ def measured_table(results: dict) -> list[str]:
         points = ", ".join(f"{images}: {1e6 * s / images:.0f}" for images, s in points)
         shared = f", times {n / results['cores']:g} on shared cores" if n > results["cores"] else ""
         lines += [
-            f"\n{n} ranks: alpha {1e6 * found['alpha']:,.0f} us, "
-            f"beta {found['beta'] / 1e9:.2f} GB/s",
+            f"\n{n} ranks: latency {1e6 * found['alpha']:,.0f} us, "
+            f"bandwidth {found['beta'] / 1e9:.2f} GB/s",
             f"computing in us per image, by images per rank: {points}{shared}",
             "   batch   computing + all-reduce +  around = predicted   measured    error",
         ]
@@ -401,7 +356,7 @@ def measured_table(results: dict) -> list[str]:
 
 
 def projected_tables(projection: dict) -> list[str]:
-    lines = ["PROJECTION by the same formulas. Nobody has measured what follows."]
+    lines = ["PROJECTION by the same formulas. None of what follows has been measured."]
     for name, figures in projection["figures"].items():
         job = projection["jobs"][name]
         lines += [
@@ -422,8 +377,8 @@ def projected_tables(projection: dict) -> list[str]:
                 network = ""
     lines += ["", "Networks (nominal bandwidths):"]
     lines += [
-        f"   {name}: alpha {1e6 * network['alpha']:g} us, beta {network['beta'] / 1e9:g} GB/s; "
-        f"{network['source']}"
+        f"   {name}: latency {1e6 * network['alpha']:g} us, "
+        f"bandwidth {network['beta'] / 1e9:g} GB/s; {network['source']}"
         for name, network in projection["networks"].items()
     ]
     return lines
@@ -472,7 +427,6 @@ def draw(results: dict, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False, fontsize=9)
     right.legend(frameon=False, fontsize=9, loc="center right", bbox_to_anchor=(1, 0.64))
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, facecolor="white")
     plt.close(figure)
 

@@ -3,19 +3,18 @@
 Accuracy on the test images against seconds of training, on one thread. The clock runs while a way
 trains, and stands still while the model is tested; imports and reading the files are not on it.
 
-- stage 1's own train_epoch, as it comes; and with the flags that reach 99 % within one epoch
+- stage 1's own train_epoch, at its defaults; and with flags that reach 99 % within one epoch
 - the demo's way, as in demo_way.py: image by image, 32 per step, plain SGD at a rate of 1e-4
 - the recipe of pytorch/examples' mnist/main.py: a larger net, dropout, 64 images per step, Adadelta
   at a rate of 1.0 that falls to 0.7 of it with every epoch; image by image, normalized
 
     python benchmarks/accuracy.py --data data
-    python benchmarks/accuracy.py --data data --example-epochs 3 --results results
+    python benchmarks/accuracy.py --data data --example-epochs 3 --results timings
 """
 
 import argparse
 import copy
 import importlib
-import json
 import math
 import statistics
 import sys
@@ -25,7 +24,6 @@ from pathlib import Path
 
 import torch
 import torch.nn as nn
-from demo_way import demo_setup, plain_epoch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
@@ -36,10 +34,12 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+from benchmarks.demo_way import demo_setup, plain_epoch
+
 stage1 = importlib.import_module("01_baseline.train")
 
 Way = tuple[nn.Module, Optimizer, Callable[[], object]]  # model, optimizer, train one epoch
-CPU = torch.device("cpu")
 CORES = torch.get_num_threads()  # before it is set to one: a test, off the clock, may use them all
 TARGETS = (0.9155, 0.98, 0.99)  # the first is what the demo reports after three epochs
 STAGE1, SHORT = "stage 1", "stage 1 -e 1 -b 64 --lr 0.2"
@@ -53,15 +53,15 @@ Tested every 20 steps; later when the time has grown by a tenth, but from 98.8 t
 
 def main() -> None:
     args = parse()
-    name, train_set, test_set = stage1.load_mnist(args.data)
-    about = name if name == "MNIST" else f"{name} (NOT MNIST)"
-    about += f", one thread, {stage1.device_name('cpu')}, torch {torch.__version__}"
+    train_set, test_set = stage1.load_mnist(args.data)
+    about = f"{common.dataset_name(test_set)}, one thread, {common.device_name()}, "
+    about += f"torch {torch.__version__}"
     results = {"about": about, "ways": {}}
     print(f"{about}\n{heading()}", flush=True)
     for way, seeds, epochs, set_up in (
         (STAGE1, args.seeds, args.epochs, lambda: stage1_way(train_set, args.epochs)),
         (SHORT, args.seeds, 1, lambda: stage1_way(train_set, 1, batch_size=64, lr=0.2)),
-        (DEMO, 1, args.epochs, lambda: demo_way(args.data)),
+        (DEMO, 1, args.demo_epochs, lambda: demo_way(args.data)),
         (EXAMPLE, 1, args.example_epochs, lambda: example_way(args.data)),
     ):
         results["ways"][way] = [
@@ -70,23 +70,20 @@ def main() -> None:
         print(row(way, results["ways"][way]), flush=True)
     print(NOTE, *findings(results["ways"]), sep="\n")
     if args.results:
-        text, path = json.dumps(results, indent=1), args.results / "accuracy.json"
-        stage1.write_whole(path, lambda temp: temp.write_text(text))
-        draw(results, path.with_suffix(".png"))
+        common.write_json(args.results / "accuracy.json", results)
+        draw(results, args.results / "accuracy.png")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    positive = stage1.number(int, 1)
-    parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw")
-    parser.add_argument("--epochs", type=positive, default=3, help="of stage 1, of the demo (3)")
-    parser.add_argument("--example-epochs", type=positive, default=1, help="of the recipe (1)")
-    parser.add_argument("--seeds", type=positive, default=3, help="stage 1's; the others: one (3)")
-    parser.add_argument("--results", type=Path, help="folder for accuracy.json and accuracy.png")
-    args = parser.parse_args()
-    if args.results:
-        stage1.check_writable(args.results)
-    return args
+    add = parser.add_argument
+    add("--data", type=Path, default=Path("data"), help="holds MNIST/raw")
+    add("--epochs", type=int, default=2, help="of stage 1 (2)")
+    add("--demo-epochs", type=int, default=3, help="of the demo's way (3)")
+    add("--example-epochs", type=int, default=1, help="of the recipe (1)")
+    add("--seeds", type=int, default=3, help="stage 1's; the others: one (3)")
+    add("--results", type=Path, help="folder for accuracy.json and accuracy.png")
+    return common.parse(parser, epochs=1, demo_epochs=1, example_epochs=1, seeds=1)
 
 
 class Course:
@@ -120,7 +117,7 @@ class Course:
             self.started = time.perf_counter()
 
     def due(self) -> bool:
-        """Is it time for a test? NOTE tells the reader when it is."""
+        """Is it time for a test? NOTE is the rule, for the reader."""
         _, before, accuracy = self.curve[-1]
         return self.steps % 20 == 0 and (self.seconds > 1.1 * before or 0.988 <= accuracy < 0.99)
 
@@ -128,7 +125,7 @@ class Course:
         """Count right answers, off the clock: of a copy, which may be laid out for speed."""
         tested = copy.deepcopy(self.model).to(memory_format=torch.channels_last)
         torch.set_num_threads(CORES)
-        correct, total = stage1.evaluate(InParts(tested), self.test_set, CPU).tolist()
+        correct, total = stage1.evaluate(InParts(tested), self.test_set, common.CPU).tolist()
         torch.set_num_threads(1)
         self.curve.append([self.steps, self.seconds, correct / total])
 
@@ -149,12 +146,12 @@ class InParts(nn.Module):
 
 def stage1_way(train_set: stage1.MNIST, epochs: int, **changed: float) -> Way:
     """Stage 1 with its flags' defaults, but for those that are changed."""
-    flags = stage1.base_parser().parse_args([])
-    vars(flags).update(device="cpu", **changed)
-    loader = stage1.make_loader(train_set, flags)
+    flags = vars(stage1.base_parser().parse_args([])) | changed
+    loader = common.make_loader(train_set, flags["batch_size"])
     model = stage1.ConvNet().to(memory_format=torch.channels_last)
-    optimizer, schedule = stage1.sgd_one_cycle(model, flags.lr, epochs * len(loader))
-    return model, optimizer, lambda: stage1.train_epoch(model, loader, optimizer, schedule, CPU)
+    optimizer, schedule = common.sgd_one_cycle(model, flags["lr"], epochs * len(loader))
+    rest = (loader, optimizer, schedule, common.CPU)
+    return model, optimizer, lambda: stage1.train_epoch(model, *rest)
 
 
 def demo_way(data: Path) -> Way:
@@ -222,7 +219,7 @@ def findings(ways: dict[str, list[dict]]) -> Iterator[str]:
             f"with {early} of {len(ways[way])} seed(s)"
         )
         seconds = statistics.median(reached(course, final) for course in ways[way])
-        if math.isfinite(seconds):
+        if 0 < seconds < math.inf:  # 0: the untrained model was as good
             times = reached(demo, final) / seconds
             yield f"{way}: the demo's last accuracy, {final:.2%}, {times:.0f} times as soon"
 
@@ -251,7 +248,7 @@ def draw(results: dict, path: Path) -> None:
     figure.suptitle(title(results["ways"]), x=0.01, ha="left", fontsize=13, fontweight="bold")
     figure.supxlabel(results["about"], x=0.01, ha="left", fontsize=9, color="#555555")
     style = {"dpi": 120, "facecolor": "white", "format": "png"}
-    stage1.write_whole(path, lambda temp: figure.savefig(temp, **style))
+    common.write_whole(path, lambda temp: figure.savefig(temp, **style))
 
 
 def draw_way(axes: Axes, way: str, courses: list[dict]) -> None:

@@ -12,7 +12,6 @@ a step takes as long on them.
 
 import argparse
 import importlib
-import json
 import statistics
 import sys
 import time
@@ -28,32 +27,29 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+
 stage1 = importlib.import_module("01_baseline.train")
 
-CPU = torch.device("cpu")
 BARE, STAGE1 = "barest loop", "stage 1's own loop"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    at_least = partial(stage1.number, int)
-    parser.add_argument("--batch-size", type=at_least(2), default=120, help="images per step (120)")
-    parser.add_argument("--rounds", type=at_least(2), default=15, help="that count (15)")
-    parser.add_argument("--steps", type=at_least(1), default=60, help="in each round (60)")
+    parser.add_argument("--batch-size", type=int, default=240, help="images per step (240)")
+    parser.add_argument("--rounds", type=int, default=15, help="that count (15)")
+    parser.add_argument("--steps", type=int, default=60, help="in each round (60)")
     parser.add_argument("--results", type=Path, help="folder for bare_loop.json")
-    args = parser.parse_args()
-    if args.results:
-        stage1.check_writable(args.results)
+    args = common.parse(parser, batch_size=2, rounds=2, steps=1)
     torch.set_num_threads(1)
-    about = f"{stage1.device_name('cpu')}, torch {torch.__version__}"
+    about = f"{common.device_name()}, torch {torch.__version__}"
     print(f"Training loops, one thread, {args.batch_size} images per step, {about}")
-    seconds = measure(random_digits(args.steps * args.batch_size), args)
+    seconds = measure(common.digits(args.steps * args.batch_size), args)
     results = {"about": about, "batch_size": args.batch_size, "steps": args.steps}
     results |= {"seconds": seconds}  # of each round
     print(table(results))
     if args.results:
-        text, path = json.dumps(results, indent=1), args.results / "bare_loop.json"
-        stage1.write_whole(path, lambda temp: temp.write_text(text))
+        common.write_json(args.results / "bare_loop.json", results)
 
 
 def bare_loop(
@@ -92,9 +88,8 @@ def stage1_loop(
     batch_size: int,
 ) -> None:
     """The same epoch as stage 1 trains it."""
-    flags = argparse.Namespace(batch_size=batch_size, workers=0, device="cpu")
-    loader = stage1.make_loader(digits, flags)
-    stage1.train_epoch(model, loader, optimizer, schedule, CPU)
+    loader = common.make_loader(digits, batch_size)
+    stage1.train_epoch(model, loader, optimizer, schedule, common.CPU)
 
 
 VERSIONS = {  # name -> in what it differs from the barest loop; indented: by one line of it
@@ -112,8 +107,7 @@ VERSIONS = {  # name -> in what it differs from the barest loop; indented: by on
 def measure(digits: stage1.MNIST, args: argparse.Namespace) -> dict[str, list[float]]:
     """-> {version: [seconds of its steps in each round]}, the first round left out."""
     loops = {name: prepare(digits, args, **differs) for name, differs in VERSIONS.items()}
-    # An evaluation has larger batches. After it memory is as every epoch but the first finds it.
-    stage1.evaluate(stage1.ConvNet(), random_digits(1000), CPU)
+    common.evaluate_once()
     seconds = {name: [] for name in VERSIONS}
     for _ in range(args.rounds + 1):
         for name, loop in loops.items():
@@ -134,18 +128,9 @@ def prepare(
     """-> the loop with a model, an optimizer and a schedule of its own, as stage 1 makes them"""
     torch.manual_seed(0)
     model = stage1.ConvNet().to(memory_format=memory)
-    optimizer, schedule = stage1.sgd_one_cycle(model, 0.01, args.steps * (args.rounds + 1))
+    optimizer, schedule = common.sgd_one_cycle(model, 0.01, args.steps * (args.rounds + 1))
     optimizer.param_groups[0].update(sgd or {})
     return partial(loop, model, optimizer, schedule, digits, args.batch_size, **lines)
-
-
-def random_digits(count: int) -> stage1.MNIST:
-    """-> stage 1's data set with `count` random images and labels, made without files"""
-    random = torch.Generator().manual_seed(0)
-    digits = stage1.MNIST.__new__(stage1.MNIST)
-    digits.data = torch.randint(256, (count, 28, 28), dtype=torch.uint8, generator=random)
-    digits.targets = torch.randint(10, (count,), generator=random)
-    return digits
 
 
 def table(results: dict) -> str:

@@ -30,10 +30,12 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+
 stage1 = importlib.import_module("01_baseline.train")
 
+ROOT = common.ROOT
 DEMO = "demo's way"
 WAYS = {  # name -> what Python runs
     DEMO: [__file__, "--once"],
@@ -44,20 +46,17 @@ WAYS = {  # name -> what Python runs
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    positive = stage1.number(int, 1)
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw")
-    parser.add_argument("--epochs", type=positive, default=2, help="in each run (2)")
-    parser.add_argument("--repeats", type=positive, default=3, help="runs of each way (3)")
+    parser.add_argument("--epochs", type=int, default=2, help="in each run (2)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each way (3)")
     parser.add_argument("--results", type=Path, help="folder for demo_way.json")
     parser.add_argument("--once", action="store_true", help="one run of the demo's way, as JSON")
-    args = parser.parse_args()
-    if args.results:
-        stage1.check_writable(args.results)
+    args = common.parse(parser, epochs=1, repeats=1)
     if args.once:
         print(json.dumps(demo(args.data, args.epochs)))
         return
-    name, _, _ = stage1.load_mnist(args.data)
-    about = f"{stage1.device_name('cpu')}, torch {torch.__version__}"
+    name = common.dataset_name(stage1.load_mnist(args.data)[1])
+    about = f"{common.device_name()}, torch {torch.__version__}"
     print(f"{args.repeats} run(s) of {args.epochs} epoch(s) on {name}, one thread, {about}")
     runs = {way: [] for way in WAYS}
     for repeat in range(args.repeats):
@@ -67,12 +66,11 @@ def main() -> None:
     print(table(runs))
     if args.results:
         results = {"about": about, "dataset": name, "epochs": args.epochs, "runs": runs}
-        text, path = json.dumps(results, indent=1), args.results / "demo_way.json"
-        stage1.write_whole(path, lambda temp: temp.write_text(text))
+        common.write_json(args.results / "demo_way.json", results)
 
 
 def run(way: str, args: argparse.Namespace) -> dict:
-    """Run a way as a reader would -> its record, of which is kept what the table needs."""
+    """Run a way as a reader would -> {"epoch_seconds", "test_accuracy", "command_seconds"}"""
     with tempfile.TemporaryDirectory() as temp:
         command = [sys.executable, *WAYS[way], "--data", args.data, "--epochs", str(args.epochs)]
         if way != DEMO:
@@ -82,14 +80,22 @@ def run(way: str, args: argparse.Namespace) -> dict:
         seconds = time.perf_counter() - started
         if result.returncode:
             sys.exit(f"{way}: exit code {result.returncode}")
-        text = result.stdout if way == DEMO else next(Path(temp).glob("*.json")).read_text()
-    record = json.loads(text)
-    kept = {key: record[key] for key in ("epoch_seconds", "test_accuracy")}
-    return kept | {"command_seconds": seconds}
+        if way == DEMO:
+            found = json.loads(result.stdout)
+        else:
+            found = from_record(json.loads(next(Path(temp).glob("*.json")).read_text()))
+    return found | {"command_seconds": seconds}
+
+
+def from_record(record: dict) -> dict:
+    """A stage's record, of one rank -> epoch_seconds, test_accuracy from 0 to 1."""
+    correct, total = record["history"][-1]["test"]
+    seconds = [sum(epoch["phases"][0].values()) for epoch in record["history"]]
+    return {"epoch_seconds": seconds, "test_accuracy": correct / total}
 
 
 def demo(data: Path, epochs: int) -> dict:
-    """Train the demo's way on one thread -> record: epoch_seconds, test_accuracy from 0 to 1."""
+    """Train the demo's way on one thread -> epoch_seconds, test_accuracy from 0 to 1."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, optimizer, loader = demo_setup(data)
@@ -98,8 +104,8 @@ def demo(data: Path, epochs: int) -> dict:
         started = time.perf_counter()
         plain_epoch(model, optimizer, loader)
         seconds.append(time.perf_counter() - started)
-    _, _, test_set = stage1.load_mnist(data)
-    correct, total = stage1.evaluate(model, test_set, torch.device("cpu")).tolist()
+    _, test_set = stage1.load_mnist(data)
+    correct, total = stage1.evaluate(model, test_set, common.CPU).tolist()
     return {"epoch_seconds": seconds, "test_accuracy": correct / total}
 
 

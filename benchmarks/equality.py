@@ -1,32 +1,36 @@
 """Does every stage compute what one process computes? How far apart are they after 20 steps?
 
 Every way to train runs the `train_epoch` of its stage from the same weights on the same 20 batches
-of 24 images, dealt out over its ranks or threads. The table shows the largest difference of any
-parameter to stage 1, with BatchNorm frozen, synchronised over the ranks (by hand, since PyTorch's
-needs GPUs), and plain, which is what the stages use on a CPU.
+of 24 images, split over its ranks or threads, with the stages' optimizer and schedule. The table
+shows the largest difference of any parameter to stage 1, with BatchNorm frozen, synchronised over
+the ranks (from scratch, since PyTorch's needs GPUs), and plain, which is what the stages use on a
+CPU.
 
     python benchmarks/equality.py
 """
 
-import argparse
 import importlib
 import sys
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+
 stage1 = importlib.import_module("01_baseline.train")
 stage2 = importlib.import_module("02_dp.train")
-threads = importlib.import_module("02_dp.by_hand")
+threads = importlib.import_module("02_dp.from_scratch")
 stage3 = importlib.import_module("03_ddp_spawn.train")
-by_hand = importlib.import_module("03_ddp_spawn.by_hand")
+from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
 batchnorm = importlib.import_module("03_ddp_spawn.batchnorm")
 stage4 = importlib.import_module("04_ddp_torchrun.train")
+stage5 = importlib.import_module("05_multinode.train")
 
-CPU = torch.device("cpu")
+CPU = common.CPU
 NORMS = ("frozen", "synced", "plain")
 DTYPES = (torch.float64, torch.float32)
 STEPS, BATCH, LR = 20, 24, 0.01
@@ -35,11 +39,11 @@ STEPS, BATCH, LR = 20, 24, 0.01
 def main() -> None:
     torch.set_num_threads(1)
     print(f"Largest difference of a parameter to stage 1: {STEPS} steps, {BATCH} images, lr {LR}")
-    print(f"{'':34}" + "".join(f"{str(dtype)[6:]:^30}" for dtype in DTYPES))
-    print(f"{'BatchNorm':34}" + "".join(f"{norm:>10}" for _ in DTYPES for norm in NORMS))
+    print(f"{'':40}" + "".join(f"{str(dtype)[6:]:^30}" for dtype in DTYPES))
+    print(f"{'BatchNorm':40}" + "".join(f"{norm:>10}" for _ in DTYPES for norm in NORMS))
     for way, distances in table().items():
         cells = (distances.get((dtype, norm)) for dtype in DTYPES for norm in NORMS)
-        print(f"{way:34}" + "".join(f"{'-' if c is None else f'{c:.0e}':>10}" for c in cells))
+        print(f"{way:40}" + "".join(f"{'-' if c is None else f'{c:.0e}':>10}" for c in cells))
 
 
 def table(world_sizes: tuple[int, ...] = (2, 3)) -> dict[str, dict]:
@@ -49,9 +53,9 @@ def table(world_sizes: tuple[int, ...] = (2, 3)) -> dict[str, dict]:
     found = {}
     for n in world_sizes:
         trained = {case: train_on_threads(*case, n) for case in cases if case[1] != "synced"}
-        found[f"stage 2 by hand, {n} threads"] = trained
+        found[f"stage 2 from scratch, {n} threads"] = trained
     for n in world_sizes:
-        for name, trained in by_hand.on_ranks(n, train_in_all_ways)[0].items():
+        for name, trained in common.on_ranks(n, train_in_all_ways)[0].items():
             found[f"{name}, {n} ranks"] = trained
     return {
         way: {case: batchnorm.distance(trained[case], alone[case]) for case in trained}
@@ -63,7 +67,7 @@ def train_alone(dtype: torch.dtype, norm: str) -> list[torch.Tensor]:
     """Stage 1's epoch -> the parameters after it."""
     # In one process, plain BatchNorm already sees all there is to synchronise.
     model = make_model(dtype, "frozen" if norm == "frozen" else "plain")
-    stage1.train_epoch(model, batches(), *stage1.sgd_one_cycle(model, LR, STEPS), CPU)
+    stage1.train_epoch(model, batches(), *common.sgd_one_cycle(model, LR, STEPS), CPU)
     return parameters(model)
 
 
@@ -71,30 +75,29 @@ def train_on_threads(dtype: torch.dtype, norm: str, devices: int) -> list[torch.
     """Stage 2's epoch, with the DataParallel that works on threads."""
     model = make_model(dtype, norm)
     dp_model = threads.DataParallel(model, [CPU] * devices)
-    stage2.train_epoch(dp_model, batches(), *stage2.sgd_one_cycle(model, LR, STEPS), CPU)
+    stage2.train_epoch(dp_model, batches(), *common.sgd_one_cycle(model, LR, STEPS), CPU)
     return parameters(model)
 
 
 def train_in_all_ways() -> dict[str, dict]:
-    """On one of several ranks: the epochs of stages 3 and 4, and of DDP by hand."""
+    """On one of several ranks: the epochs of stages 3 to 5, and of DDP from scratch."""
 
     def ddp(model):
         return DistributedDataParallel(model, broadcast_buffers=False)
 
-    ways = {"stage 3": (stage3, ddp), "stage 4": (stage4, ddp)}
-    ways |= {"stage 3, naive by hand": (stage3, by_hand.NaiveDDP)}
-    ways |= {"stage 3, buckets by hand": (stage3, by_hand.BucketedDDP)}
+    ways = {"stage 3": (stage3, ddp), "stage 4": (stage4, ddp), "stage 5": (stage5, ddp)}
+    ways |= {"stage 3, naive from scratch": (stage3, from_scratch.NaiveDDP)}
+    ways |= {"stage 3, buckets from scratch": (stage3, from_scratch.BucketedDDP)}
     found = {}
     for name, (stage, wrap) in ways.items():
         found[name] = {}
         for dtype in DTYPES:
             for norm in NORMS:
                 model = make_model(dtype, norm)
+                optimizer = common.scheduled_sgd(model, LR, STEPS)
                 scaler = torch.amp.GradScaler("cpu", enabled=False)
-                steps = (*stage.sgd_one_cycle(model, LR, STEPS), scaler)
-                args = argparse.Namespace(amp="off")
-                rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-                stage.train_epoch(wrap(model), batches(rank, world_size), *steps, CPU, args)
+                loader = batches(dist.get_rank(), dist.get_world_size())
+                stage.train_epoch(wrap(model), loader, optimizer, scaler, CPU, "off")
                 found[name][dtype, norm] = parameters(model)
     return found
 
@@ -125,11 +128,9 @@ def to_the_type_of_its_weights(model: nn.Module, inputs: tuple) -> tuple:
 
 
 def batches(rank: int = 0, world_size: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """A rank's share of the same batches of random images and labels."""
-    random = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (STEPS, BATCH, 28, 28), dtype=torch.uint8, generator=random)
-    labels = torch.randint(10, (STEPS, BATCH), generator=random)
-    return [(x[rank::world_size], y[rank::world_size]) for x, y in zip(images, labels)]
+    """A rank's shard of the same batches of random images and labels."""
+    whole = common.batches(STEPS, BATCH)
+    return [(x[rank::world_size], y[rank::world_size]) for x, y in whole]
 
 
 def parameters(model: nn.Module) -> list[torch.Tensor]:

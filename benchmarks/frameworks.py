@@ -1,9 +1,10 @@
 """Is stage 3's training step quicker than Accelerate's and Fabric's, and if not, why not?
 
 All ways train the same ConvNet on the same images with the same optimizer, in the same two
-processes (ranks) of one thread each. The frameworks are used as their documentation tells: as they
+processes (ranks) of one thread each. The frameworks are used as their documentation shows: as they
 come, and with the option that makes them quicker here ("no buffers" is broadcast_buffers=False).
-Before anything is timed, all ways that communicate must have arrived at the same parameters.
+Before anything is timed, all ways that communicate must have arrived at the same parameters. The
+upper bound is the same two processes without communication.
 
 In every round each way takes its steps once, so that all meet the same noise, and a ratio is one of
 times from the same round. A time is the slower rank's. Printed are medians over the rounds and, in
@@ -11,15 +12,14 @@ brackets, the quarter and three-quarter marks. "ours again" is the same as ours:
 is from 1 is how far noise alone takes one.
 
 The second table shows what each way adds to plain DDP in the Python of a step. A model of one
-parameter on one rank has next to nothing to compute and nobody to wait for: what is left is that.
+parameter on one rank has next to nothing to compute and no rank to wait for: what is left is that.
 
     python benchmarks/frameworks.py
-    python benchmarks/frameworks.py --batch-size 240 --results timings
+    python benchmarks/frameworks.py --batch-size 120 --results timings
 """
 
 import argparse
 import importlib
-import json
 import os
 import random
 import statistics
@@ -45,50 +45,45 @@ except ImportError as error:
     sys.exit(2)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-stage3 = importlib.import_module("03_ddp_spawn.train")
-by_hand = importlib.import_module("03_ddp_spawn.by_hand")
+from benchmarks import common
 
-CPU = torch.device("cpu")
-TWIN, OURS, PLAIN = "twin: no communication", "ours: stage 3", "plain DDP"
-PHASES = ("data", "forward", "backward", "step")
+stage3 = importlib.import_module("03_ddp_spawn.train")
+
+CPU = common.CPU
+BOUND, OURS, PLAIN = "no communication (upper bound)", "ours: stage 3", "plain DDP"
+PHASES = ("data", "forward", "backward", "optimizer")
 EPOCH = 500  # steps; so many of the tiny model's are timed at a time
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch-size", type=int, default=120, help="images per step, both ranks")
+    parser.add_argument("--batch-size", type=int, default=240, help="images per step, both ranks")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=60, help="of each way in each round")
     parser.add_argument("--results", type=Path, help="folder for frameworks.json")
-    args = parser.parse_args()
-    if args.batch_size < 4 or args.batch_size % 2 or min(args.rounds, args.steps) < 2:
-        parser.error("--batch-size: even, at least 4; --rounds and --steps: at least 2")
+    args = common.parse(parser, batch_size=4, rounds=2, steps=2)
+    if args.batch_size % 2:
+        parser.error("--batch-size has to be even")
     versions = {"torch": torch.__version__, "accelerate": accelerate.__version__}
     versions |= {"lightning-fabric": lightning_fabric.__version__}
-    if args.results:
-        try:
-            args.results.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            parser.error(f"--results {args.results}: {error.strerror}")
-    about = f"2 ranks, {args.batch_size} images per step, {stage3.device_name('cpu')}, "
+    about = f"2 ranks, {args.batch_size} images per step, {common.device_name()}, "
     about += ", ".join(map(" ".join, versions.items()))
     print(about, flush=True)
 
-    difference, seconds = by_hand.on_ranks(2, measure, args)[0]
+    difference, seconds = common.on_ranks(2, measure, args)[0]
     apart = f"after {args.steps} steps parameters differ by {difference:.0e}"
     if not seconds:
         sys.exit(f"benchmarks/frameworks.py: the ways do not compute the same: {apart}")
-    print("all ways but the twin compute the same: " + (apart if difference else "bit for bit"))
+    print("all ways that communicate compute the same: " + (apart if difference else "bit for bit"))
     print(table_of_steps(seconds, args.steps))
-    tiny = by_hand.on_ranks(1, measure_tiny, args)[0]
+    tiny = common.on_ranks(1, measure_tiny, args)[0]
     print(table_of_overheads(tiny, statistics.median(seconds[OURS]) / args.steps))
     if args.results:
-        results = {"about": about, "device_name": stage3.device_name("cpu"), "versions": versions}
+        results = {"about": about, "device_name": common.device_name(), "versions": versions}
         results |= {"batch_size": args.batch_size, "rounds": args.rounds, "steps": args.steps}
         results |= {"largest_difference": difference, "seconds": seconds}
         results |= {"tiny_steps": EPOCH, "tiny_seconds": tiny}
-        text = json.dumps(results, indent=1)
-        stage3.write_whole(args.results / "frameworks.json", lambda temp: temp.write_text(text))
+        common.write_json(args.results / "frameworks.json", results)
 
 
 # ---------------------------------------------------------------- the ways
@@ -97,16 +92,17 @@ def main():
 def ours(task, wrap):
     """Stage 3's train_epoch, as it is. wrap: what makes a DDP model of a model."""
     model, optimizer, schedule = task.start()
-    scaler, args = torch.amp.GradScaler("cpu", enabled=False), argparse.Namespace(amp="off")
-    rest = (task.share_of_rank(), optimizer, schedule, scaler, CPU, args)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    rest = (task.shard_of_rank(), optimizer, scaler, CPU, "off")
     ddp_model = wrap(model)
-    return model, lambda: stage3.train_epoch(ddp_model, *rest)[1]
+    return model, lambda: stage3.train_epoch(ddp_model, *rest)[1].seconds()
 
 
 def plain(task):
     """The frameworks' loop with neither framework."""
     model, optimizer, schedule = task.start()
-    rest = (task.share_of_rank(), optimizer, schedule, torch.Tensor.backward)
+    rest = (task.shard_of_rank(), optimizer, schedule, torch.Tensor.backward)
     return model, partial(train_epoch, ddp(model), *rest)
 
 
@@ -114,14 +110,14 @@ def with_accelerate(task, *handlers):
     """As in Accelerate's quick tour: everything is prepared, and backward is the accelerator's."""
     accelerator = accelerate.Accelerator(
         cpu=True,
-        # The batch of all ranks is what is dealt and what the schedule counts; as it comes,
+        # The loader returns the batch of all ranks, and the schedule counts those; as it comes,
         # Accelerate would step the schedule once per rank.
         dataloader_config=DataLoaderConfiguration(split_batches=True),
         kwargs_handlers=list(handlers),
     )
     model, optimizer, schedule = task.start()
-    batch_size = dist.get_world_size() * task.share
-    loader = DataLoader(task.dealt_in_blocks(), batch_size, collate_fn=tuple)
+    batch_size = dist.get_world_size() * task.per_rank
+    loader = DataLoader(task.for_blocks(), batch_size, collate_fn=tuple)
     prepared = accelerator.prepare(model, loader, optimizer, schedule)
     return model, partial(train_epoch, *prepared, accelerator.backward)
 
@@ -132,7 +128,7 @@ def with_fabric(task, strategy):
     fabric = lightning_fabric.Fabric(accelerator="cpu", devices=world_size, strategy=strategy)
     fabric.launch()  # finds that it is in a rank already
     model, optimizer, schedule = task.start()
-    loader = DataLoader(task.dealt_in_turn(), task.share, collate_fn=tuple)
+    loader = DataLoader(task.for_sampler(), task.per_rank, collate_fn=tuple)
     fabric_loader = fabric.setup_dataloaders(loader)
     fabric_model, fabric_optimizer = fabric.setup(model, optimizer)
     rest = (fabric_loader, fabric_optimizer, schedule, fabric.backward)
@@ -155,7 +151,7 @@ def train_epoch(model, loader, optimizer, schedule, backward):
         optimizer.step()
         schedule.step()
         total_loss += loss.detach()
-        watch.lap("step")
+        watch.lap("optimizer")
     dist.all_reduce(total_loss)
     return watch.seconds()
 
@@ -165,7 +161,7 @@ def ddp(model):
 
 
 WAYS = {  # name -> function of a task that returns the bare model, and what trains it for an epoch
-    TWIN: partial(ours, wrap=lambda model: model),
+    BOUND: partial(ours, wrap=lambda model: model),
     OURS: partial(ours, wrap=ddp),
     "ours, DDP as it comes": partial(ours, wrap=DistributedDataParallel),
     "Accelerate": with_accelerate,
@@ -180,13 +176,13 @@ TINY_WAYS = {PLAIN: plain} | {name: WAYS[name] for name in (OURS, "Accelerate", 
 
 
 class Task:
-    """What all ways are given: a model, and images that are dealt in the same order every time."""
+    """What all ways are given: a model, and the same images on each rank in each step."""
 
-    def __init__(self, make_model, size, steps, share, epochs):
-        """size: height and width of an image. share: images per rank and step."""
-        self.make_model, self.share, self.all_steps = make_model, share, steps * epochs
+    def __init__(self, make_model, size, steps, per_rank, epochs):
+        """size: height and width of an image. per_rank: images per rank and step."""
+        self.make_model, self.per_rank, self.all_steps = make_model, per_rank, steps * epochs
         generator = torch.Generator().manual_seed(0)
-        shape = (steps, dist.get_world_size(), share)
+        shape = (steps, dist.get_world_size(), per_rank)
         self.images = torch.randint(256, (*shape, *size), dtype=torch.uint8, generator=generator)
         self.labels = torch.randint(10, shape, generator=generator)
 
@@ -194,29 +190,22 @@ class Task:
         """-> model, optimizer, schedule, as stage 3 makes them: the same numbers every time"""
         torch.manual_seed(0)
         model = self.make_model().to(memory_format=torch.channels_last)
-        return model, *stage3.sgd_one_cycle(model, 0.01, self.all_steps)
+        return model, *common.sgd_one_cycle(model, 0.01, self.all_steps)
 
-    def dealt_in_turn(self):
+    def for_sampler(self):
         """For DistributedSampler, which is Fabric's and ours: ranks get image by image in turn."""
         images, labels = self.images.transpose(1, 2), self.labels.transpose(1, 2)
-        return InMemory(images.flatten(0, 2), labels.flatten(0, 2))
+        return common.Digits(images.flatten(0, 2), labels.flatten(0, 2))
 
-    def dealt_in_blocks(self):
+    def for_blocks(self):
         """For Accelerate, where the first rank gets the first part of a batch, and so on."""
-        return InMemory(self.images.flatten(0, 2), self.labels.flatten(0, 2))
+        return common.Digits(self.images.flatten(0, 2), self.labels.flatten(0, 2))
 
-    def share_of_rank(self):
+    def shard_of_rank(self):
         """-> the loader of stage 3, without shuffling, which each framework does its own way"""
-        images = self.dealt_in_turn()
+        images = self.for_sampler()
         sampler = DistributedSampler(images, shuffle=False)
-        return DataLoader(images, self.share, sampler=sampler, collate_fn=tuple)
-
-
-class InMemory(stage3.MNIST):
-    """Tensors that are dealt as stage 3 deals MNIST: a batch at a time."""
-
-    def __init__(self, images, labels):  # not MNIST's own, which reads files
-        self.data, self.targets = images, labels
+        return DataLoader(images, self.per_rank, sampler=sampler, collate_fn=tuple)
 
 
 # ---------------------------------------------------------------- on the ranks
@@ -229,19 +218,17 @@ def measure(args):
     """
     act_as_torchrun()
     task = Task(stage3.ConvNet, (28, 28), args.steps, args.batch_size // 2, args.rounds + 1)
-    # The stage evaluates between epochs. Its large tensors teach malloc to keep what is freed,
-    # which spares every later step thousands of page faults.
-    stage3.evaluate(task.start()[0], InMemory(torch.zeros(1000, 28, 28), torch.zeros(1000)), CPU)
+    common.evaluate_once()
     models, epochs = {}, {}
     for name, way in WAYS.items():
         models[name], epochs[name] = way(task)
         epochs[name]()
-    difference = largest_difference([model for name, model in models.items() if name != TWIN])
+    difference = largest_difference([model for name, model in models.items() if name != BOUND])
     if not difference < 1e-6:
         return difference, {}
     seconds = {name: [] for name in WAYS}
     for number in range(args.rounds):
-        # The order is new in each round, the same on both ranks: none always follows the twin.
+        # The order is new in each round, the same on both ranks: none always follows the bound.
         for name in random.Random(number).sample(list(WAYS), len(WAYS)):
             seconds[name].append(seconds_of(epochs[name]))
     slower = torch.tensor(list(seconds.values()), dtype=torch.float64)
@@ -299,12 +286,12 @@ def flat(tensors):
 
 
 def table_of_steps(seconds, steps):
-    lines = [f"\n{'':24}{'ms per step':>12}{'time / ours':>20}{'share of the twin':>22}"]
+    lines = [f"\n{'':30}{'ms per step':>12}{'time / ours':>20}{'share of the bound':>22}"]
     for way, own in seconds.items():
         to_ours = quartiles([mine / time for mine, time in zip(own, seconds[OURS])])
-        to_twin = quartiles([twin / mine for mine, twin in zip(own, seconds[TWIN])])
+        to_bound = quartiles([bound / mine for mine, bound in zip(own, seconds[BOUND])])
         milliseconds = 1000 * statistics.median(own) / steps
-        lines.append(f"{way:24}{milliseconds:12.2f}{to_ours:>20}{to_twin:>22}")
+        lines.append(f"{way:30}{milliseconds:12.2f}{to_ours:>20}{to_bound:>22}")
     return "\n".join(lines)
 
 

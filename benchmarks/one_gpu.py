@@ -1,11 +1,11 @@
 """How soon does one GPU reach 99 %, and what keeps it from being sooner? Variants of stage 1.
 
-The ConvNet is so small that a GPU mostly waits for the program that tells it what to do: a step is
-some hundred kernels, each shorter than the time Python takes to ask for it. Each variant takes away
+The ConvNet is so small that a GPU mostly waits for its next kernel: a step is some hundred kernels,
+each shorter than the time Python takes to launch it. Each variant takes away
 one reason to wait, and keeps those before it:
 
     stage 1           its own train_epoch and DataLoader
-    resident          images and labels stay on the device; a permutation there deals the batches
+    resident          images and labels stay on the device; a permutation there makes the batches
     bf16              autocast, as stage 3's --amp bf16
     compiled          torch.compile melts kernels together
     CUDA graph        the whole step is recorded once; a step is then one call
@@ -16,13 +16,13 @@ recording) has a column of its own. The clock stops for the test after each epoc
     python benchmarks/one_gpu.py --data data
     python benchmarks/one_gpu.py --data data --device cpu --epochs 1
 
-On a CPU the last two variants are left out: there nobody waits for Python.
+On a CPU the last two variants are left out: there a step does not wait for Python.
 """
 
 import argparse
 import copy
 import importlib
-import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +35,8 @@ from torch import Tensor
 from torch.optim import SGD
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+
 stage1 = importlib.import_module("01_baseline.train")
 
 VARIANTS = ["stage 1", "resident", "bf16", "compiled", "CUDA graph"]
@@ -45,20 +47,21 @@ WARM_UP = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add, number = parser.add_argument, stage1.number
+    add = parser.add_argument
     add("--data", type=Path, default=Path("data"), help="holds MNIST/raw")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    add("-e", "--epochs", type=number(int, 1), default=3)
-    add("-b", "--batch-size", type=number(int, 2), default=120)
-    add("--lr", type=number(float, 0), default=0.1, help="peak learning rate")
+    add("-e", "--epochs", type=int, default=2)
+    add("-b", "--batch-size", type=int, default=240)
+    add("--lr", type=float, default=0.15, help="peak learning rate")
     add("--results", type=Path, help="folder for one_gpu.json")
-    args = parser.parse_args()
+    args = common.parse(parser, epochs=1, batch_size=2, lr=0)
     on_gpu = torch.cuda.is_available() if args.device == "auto" else args.device == "cuda"
     if on_gpu and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch sees no CUDA device")
     device = torch.device("cuda" if on_gpu else "cpu")
-    name, train_set, test_set = stage1.load_mnist(args.data)
-    about = f"{name}, {args.batch_size} images per step, {stage1.device_name(device.type)}"
+    train_set, test_set = stage1.load_mnist(args.data)
+    about = f"{common.dataset_name(test_set)}, {args.batch_size} images per step, "
+    about += common.device_name(device.type)
     print(f"{about}, torch {torch.__version__}")
     print(f"{'':12}{'prepared in':>12}{'epochs, seconds':>28}{'99 % after':>12}  accuracies")
     rows = {}
@@ -67,20 +70,19 @@ def main() -> None:
         rows[variant] = train(variant, args, device, train_set, test_set)
         print(line(variant, rows[variant]), flush=True)
     if args.results:
-        text = json.dumps({"about": about, "torch": torch.__version__, "rows": rows}, indent=1)
-        path = args.results / "one_gpu.json"
-        stage1.write_whole(path, lambda temp: temp.write_text(text))
+        results = {"about": about, "torch": torch.__version__, "rows": rows}
+        common.write_json(args.results / "one_gpu.json", results)
 
 
 def train(variant: str, args, device: torch.device, train_set, test_set) -> dict:
     """Train with one of the VARIANTS -> {"prepared", "epochs": seconds, "accuracies"}"""
     model = stage1.ConvNet().to(device, memory_format=torch.channels_last)
-    steps = len(train_set) // args.batch_size
-    optimizer, schedule = stage1.sgd_one_cycle(model, args.lr, args.epochs * steps)
+    steps = math.ceil(len(train_set) / args.batch_size)
+    optimizer, schedule = common.sgd_one_cycle(model, args.lr, args.epochs * steps)
     started = time.perf_counter()
     if variant == VARIANTS[0]:
-        flags = argparse.Namespace(batch_size=args.batch_size, workers=0, device=device.type)
-        loader = stage1.make_loader(train_set, flags)
+        pin_memory = device.type == "cuda"
+        loader = common.make_loader(train_set, args.batch_size, pin_memory=pin_memory)
 
         def epoch() -> None:
             stage1.train_epoch(model, loader, optimizer, schedule, device)
@@ -117,7 +119,7 @@ def resident_epoch(variant, args, device, train_set, model, optimizer, schedule)
 
     def epoch() -> None:
         for batch in torch.randperm(len(images), device=device).split(args.batch_size):
-            if len(batch) == args.batch_size:  # a graph has one size; 120 divides 60,000
+            if len(batch) == args.batch_size:  # a graph has one size; 240 divides 60,000
                 step(images[batch], labels[batch])
                 schedule.step()
 

@@ -1,4 +1,4 @@
-"""What the stopwatch costs in a step: the laps, and the hook that tells when backward has computed.
+"""What the stopwatch costs in a step: the laps, and the hook at the end of what backward computes.
 
     python benchmarks/stopwatch.py
 
@@ -12,14 +12,18 @@ import importlib
 import statistics
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+
 stage1 = importlib.import_module("01_baseline.train")
 
-PHASES = ("data", "forward", "backward", "exposed", "step")
+PHASES = ("data", "forward", "backward", "exposed", "optimizer")
 
 
 class Off:
@@ -31,21 +35,17 @@ class Off:
     def lap(self, phase: str) -> None:
         pass
 
-    def seconds(self) -> dict[str, float]:
-        return {}
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--rounds", type=stage1.number(int, 2), default=15)
-    args = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=15)
+    args = common.parse(parser, rounds=2)
     device = torch.device(args.device)
     torch.set_num_threads(1)
     laps = statistics.median(lap_microseconds(device) for _ in range(21))
     hook = statistics.median(hook_microseconds(device) for _ in range(21))
-    name = stage1.device_name(device.type)
-    print(f"{name}, torch {torch.__version__}")
+    print(f"{common.device_name(device.type)}, torch {torch.__version__}")
     print(f"the {len(PHASES)} laps of a step take {laps:.2f} microseconds, the hook {hook:.2f}")
     on, off = train_by_turns(device, args.rounds)
     low, middle, high = statistics.quantiles((a / b for a, b in zip(on, off)), n=4)
@@ -82,17 +82,15 @@ def train_by_turns(device: torch.device, rounds: int, steps: int = 40) -> list[l
     """-> seconds of a step with the stopwatch, and without it, of each round"""
     torch.manual_seed(0)
     model = stage1.ConvNet().to(device, memory_format=torch.channels_last)
-    others = (*stage1.sgd_one_cycle(model, 0.01, 1000), device)
-    images = torch.randint(256, (120, 28, 28), dtype=torch.uint8)
-    loader = [(images, torch.randint(10, (120,)))] * steps
-    seconds, real = [[], []], stage1.Stopwatch
+    others = (*common.sgd_one_cycle(model, 0.01, 2 * (rounds + 1) * steps), device)
+    loader = common.batches(1, 240) * steps
+    seconds, ways = [[], []], [nullcontext(), patch.object(stage1, "Stopwatch", Off)]
     for _ in range(rounds + 1):
-        for taken, stopwatch in zip(seconds, (real, Off)):
-            stage1.Stopwatch = stopwatch
-            started = time.perf_counter()
-            stage1.train_epoch(model, loader, *others)[0].item()  # waits for a GPU to finish
-            taken.append((time.perf_counter() - started) / steps)
-    stage1.Stopwatch = real
+        for taken, way in zip(seconds, ways):
+            with way:
+                started = time.perf_counter()
+                stage1.train_epoch(model, loader, *others)  # waits for a GPU to finish
+                taken.append((time.perf_counter() - started) / steps)
     return [taken[1:] for taken in seconds]  # the first round warms up
 
 

@@ -1,6 +1,6 @@
 """What changes when one thing changes? Batch, width, buckets, threads, precision, loader workers.
 
-Each question is a sweep: everything stays as it is in the stages (120 images per step, one thread
+Each question is a sweep: everything stays as it is in the stages (240 images per step, one thread
 per rank, fp32, no workers) but for the one thing that is asked about. Steps are taken by stage 3's
 own `train_epoch` on batches in memory, on 1, 2 and 4 ranks; the workers are those of stage 1's
 DataLoader. All is measured `--repeats` times by turns; printed and drawn are medians.
@@ -11,7 +11,6 @@ DataLoader. All is measured `--repeats` times by turns; printed and drawn are me
 
 import argparse
 import importlib
-import json
 import statistics
 import sys
 import time
@@ -23,13 +22,14 @@ import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
+
 stage1 = importlib.import_module("01_baseline.train")
 stage3 = importlib.import_module("03_ddp_spawn.train")
-by_hand = importlib.import_module("03_ddp_spawn.by_hand")
 
-CPU = torch.device("cpu")
+CPU = common.CPU
 RANKS = (1, 2, 4)
-AS_EVER = {"batch": 120, "width": 1, "cap": None, "threads": 1, "amp": "off"}
+AS_EVER = {"batch": 240, "width": 1, "cap": None, "threads": 1, "amp": "off"}
 SWEEPS = {  # what is changed -> its values
     "batch": [24, 60, 120, 240, 480, 960],
     "width": [1, 2, 4],
@@ -57,20 +57,18 @@ def main() -> None:
     add("--repeats", type=int, default=3, help="how often all is measured (3)")
     add("--steps", type=int, default=10, help="in each measurement, after two that warm up (10)")
     add("--results", type=Path, help="folder for sweep.json and sweep.png")
-    args = parser.parse_args()
-    if min(args.repeats, args.steps) < 1:
-        parser.error("--repeats and --steps: at least 1")
+    args = common.parse(parser, repeats=1, steps=1)
     repeats = [measure(args.steps) for _ in range(args.repeats)]
     medians = {key: statistics.median(repeat[key] for repeat in repeats) for key in repeats[0]}
-    about = f"{stage3.device_name('cpu')}, {args.repeats} repeats, torch {torch.__version__}"
+    about = f"{common.device_name()}, {args.repeats} repeats, torch {torch.__version__}"
     results = {sweep: {} for sweep in (*SWEEPS, "workers")}
     for (sweep, ranks, value), seconds in medians.items():
         results[sweep].setdefault(str(value), {})[ranks] = 1000 * seconds
     print(about)
     print(tables(results))
     if args.results:
-        text = json.dumps({"about": about, "milliseconds_per_step": results}, indent=1)
-        stage3.write_whole(args.results / "sweep.json", lambda temp: temp.write_text(text))
+        found = {"about": about, "milliseconds_per_step": results}
+        common.write_json(args.results / "sweep.json", found)
         draw(results, about, args.results / "sweep.png")
 
 
@@ -81,7 +79,7 @@ def measure(steps: int) -> dict[tuple, float]:
     """-> {(sweep, ranks, value): seconds of a step, of the slower rank}"""
     found = {}
     for ranks in RANKS:
-        for key, seconds in by_hand.on_ranks(ranks, sweep_on_rank, steps)[0].items():
+        for key, seconds in common.on_ranks(ranks, sweep_on_rank, steps)[0].items():
             found[key[0], ranks, key[1]] = seconds
     for workers in WORKERS:
         found["workers", 1, workers] = with_workers(workers, steps)
@@ -103,34 +101,29 @@ def step_seconds(sweep: str, settings: dict, steps: int) -> float:
     """Mean seconds of a step under the settings on this rank."""
     torch.manual_seed(0)
     torch.set_num_threads(settings["threads"])
-    model = by_hand.wide_net() if sweep == "cap" else WiderNet(settings["width"])
+    model = common.wide_net() if sweep == "cap" else WiderNet(settings["width"])
     model = model.to(memory_format=torch.channels_last)
-    others = (*stage3.sgd_one_cycle(model, 0.01, 1000), torch.amp.GradScaler("cpu", enabled=False))
+    optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
+    others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, settings["amp"])
     if dist.get_world_size() > 1:
         model = DistributedDataParallel(
             model, broadcast_buffers=False, bucket_cap_mb=settings["cap"]
         )
-    images = settings["batch"] // dist.get_world_size()
-    x = torch.randint(256, (images, 28, 28), dtype=torch.uint8)
-    batch, args = (x, torch.randint(10, (images,))), argparse.Namespace(amp=settings["amp"])
-    stage3.train_epoch(model, [batch] * 3, *others, CPU, args)  # DDP has its buckets after two
+    loader = common.batches(1, settings["batch"] // dist.get_world_size())
+    stage3.train_epoch(model, loader * 3, *others)  # DDP has its buckets after two
     dist.barrier()
-    _, seconds = stage3.train_epoch(model, [batch] * steps, *others, CPU, args)
-    return sum(seconds.values()) / steps
+    _, watch = stage3.train_epoch(model, loader * steps, *others)
+    return sum(watch.seconds().values()) / steps
 
 
 def with_workers(workers: int, steps: int) -> float:
-    """Seconds of a step of stage 1, its images dealt by so many worker processes."""
+    """Seconds of a step of stage 1, its images loaded by so many worker processes."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     steps *= 5  # a worker runs ahead by two batches: only over many steps do they not count
-    train_set = stage1.MNIST.__new__(stage1.MNIST)
-    train_set.data = torch.randint(256, (120 * steps, 28, 28), dtype=torch.uint8)
-    train_set.targets = torch.randint(10, (120 * steps,))
-    args = argparse.Namespace(batch_size=120, workers=workers, device="cpu")
-    loader = stage1.make_loader(train_set, args)
+    loader = common.make_loader(common.digits(AS_EVER["batch"] * steps), AS_EVER["batch"], workers)
     model = stage1.ConvNet().to(memory_format=torch.channels_last)
-    others = (*stage1.sgd_one_cycle(model, 0.01, 1000), CPU)
+    others = (*common.sgd_one_cycle(model, 0.01, 2 * steps), CPU)
     stage1.train_epoch(model, loader, *others)  # starts the workers, which later epochs keep
     started = time.perf_counter()
     stage1.train_epoch(model, loader, *others)
@@ -204,14 +197,13 @@ def draw(results: dict, about: str, path: Path) -> None:
                 heights = [row[n] for row in rows.values()]
                 axes.bar(x, heights, 0.75 / len(ranks), color=COLORS[n], label=label)
             axes.set(ylabel="milliseconds per step")
-            axes.margins(y=0.35)  # room for the legend
+            axes.margins(y=0.35)  # space for the legend
         axes.set_xticks(places, values)
         axes.set_xlabel(units[sweep])
         axes.set_title(finding(sweep, rows), loc="left", fontsize=11)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9)
     figure.supxlabel(about, x=0.01, ha="left", fontsize=9, color="#555555")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, facecolor="white")
     plt.close(figure)
 

@@ -1,8 +1,8 @@
-"""What do two ranks do in a step, when does each bucket travel, and who waits for whom?
+"""What do two ranks do in a step, when is each bucket all-reduced, and which rank waits?
 
-Stage 3's own `train_epoch` runs over batches in memory. Its stopwatch keeps its laps: what a rank's
-main thread does. A DDP communication hook notes when a bucket leaves and when its all-reduce is
-done. All read time.perf_counter, since Python 3.10 one clock for all processes of a machine; no
+Stage 3's own `train_epoch` runs over batches in memory. The laps of its stopwatch show what a
+rank's main thread does. A DDP communication hook notes when a bucket leaves and when its all-reduce
+is done. All read time.perf_counter, since Python 3.10 one clock for all processes of a machine; no
 all-reduce may end on one rank before it has begun on every rank, and that is checked.
 
 In the same rounds run, by turns, the same steps without communication, with all gradients in one
@@ -18,19 +18,16 @@ It runs on CPUs, with gloo: on a GPU the main thread only queues the work, and l
 
 import argparse
 import importlib
-import json
-import os
 import signal
 import statistics
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-if __name__ == "__mp_main__":  # a spawned rank: Ctrl-C just ends it, its parent tells the reader
+if __name__ == "__mp_main__":  # a spawned rank: Ctrl-C just ends it, and its parent reports that
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import torch
@@ -39,27 +36,27 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-stage3 = importlib.import_module("03_ddp_spawn.train")
-by_hand = importlib.import_module("03_ddp_spawn.by_hand")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import common
 
-CPU = torch.device("cpu")
+stage3 = importlib.import_module("03_ddp_spawn.train")
+
 FILES = ("results", "name")  # the settings that only say where to write
-PHASES = ("data", "forward", "backward", "exposed", "step")
+PHASES = ("data", "forward", "backward", "exposed", "optimizer")
 ALONE, ONE, PLAIN, DRAWN = "no communication", "DDP, one bucket", "DDP", "DDP, recorded"
 SLEEP = 10  # milliseconds per batch, on the rank that is to be slow
 WARM_UP = 5  # steps; DDP fills its buckets anew in the second
 COLUMNS = {"data": "7.2f", "forward": "9.2f", "backward": "10.2f", "exposed": "9.2f"}
-COLUMNS |= {"(others)": "10.2f", "step": "7.2f", "total": "8.2f"}
+COLUMNS |= {"(others)": "10.2f", "optimizer": "11.2f", "total": "8.2f"}
 COLUMNS |= {"all-reduce": "12.2f", "hidden": "8.0%", "last": "7.0%"}
 
 
 def main() -> None:
     args = parse()
-    args.device_name, args.cores, args.torch = stage3.device_name("cpu"), cores(), torch.__version__
+    args.device_name, args.cores = common.device_name(), common.cores()
+    args.torch = torch.__version__
     try:
-        ranks = by_hand.on_ranks(args.world_size, measure, args)
+        ranks = common.on_ranks(args.world_size, measure, args)
     except (mp.ProcessRaisedException, mp.ProcessExitedException) as error:
         sys.exit(f"timeline.py: {str(error).strip()}")
     finally:  # an interrupt may have reached this process alone
@@ -68,37 +65,32 @@ def main() -> None:
     results = assemble(args, ranks)
     print(report(results))
     if args.results:
-        raw, picture = (args.results / f"{args.name}.{kind}" for kind in ("json", "png"))
-        stage3.write_whole(raw, lambda file: file.write_text(json.dumps(results)))
-        stage3.write_whole(picture, lambda file: draw(results, file))
+        common.write_json(args.results / f"{args.name}.json", results, indent=None)
+        picture = args.results / f"{args.name}.png"
+        common.write_whole(picture, lambda file: draw(results, file))
 
 
 def parse() -> argparse.Namespace:
     """Read the flags and refuse what cannot work, before any rank is started."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add, number = parser.add_argument, stage3.number
-    add("--world-size", type=number(int, 2, 16), default=2, help="ranks (2)")
-    add("--batch-size", type=number(int, 1), default=120, help="images per step, all ranks (120)")
-    add("--bucket-cap-mb", type=number(float, 0.001, 1024), help="MiB that fill a bucket (DDP's)")
-    add("--width", type=number(int, 1, 16), default=1, help="times the ConvNet's channels (1)")
-    add("--steps", type=number(int, 1, 100), default=4, help="steps of a round, all drawn (4)")
-    add("--rounds", type=number(int, 2, 1000), default=20, help="each way takes its steps in each")
-    add("--slow", type=number(int, 0), metavar="RANK", help=f"this one sleeps {SLEEP} ms per batch")
+    add = parser.add_argument
+    add("--world-size", type=int, default=2, help="ranks (2)")
+    add("--batch-size", type=int, default=240, help="images per step, all ranks (240)")
+    add("--bucket-cap-mb", type=float, help="MiB that fill a bucket (DDP's)")
+    add("--width", type=int, default=1, help="times the ConvNet's channels (1)")
+    add("--steps", type=int, default=4, help="steps of a round, all drawn (4)")
+    add("--rounds", type=int, default=20, help="each way takes its steps in each")
+    add("--slow", type=int, metavar="RANK", help=f"this one sleeps {SLEEP} ms per batch")
     add("--results", type=Path, metavar="DIR", help="write the figures and the picture there")
     add("--name", default="timeline", help="of those two files, without .json and .png (timeline)")
-    args = parser.parse_args()
+    least = {"world_size": 2, "batch_size": 1, "bucket_cap_mb": 0.001, "width": 1, "slow": 0}
+    args = common.parse(parser, **least, steps=1, rounds=2)
     if args.batch_size % args.world_size:
-        parser.error(f"--batch-size {args.batch_size} does not divide by {args.world_size} ranks")
+        parser.error(f"--batch-size {args.batch_size} is not divisible by {args.world_size} ranks")
     if args.slow is not None and args.slow >= args.world_size:
         parser.error(f"--slow {args.slow}: the ranks are 0 to {args.world_size - 1}")
     if not args.name or Path(args.name).name != args.name:
         parser.error(f"--name {args.name}: a file name, without a folder")
-    try:
-        if args.results:
-            args.results.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=args.results).close()  # found out now, not at the end
-    except OSError as error:
-        parser.error(f"--results {args.results}: {error.strerror}")
     return args
 
 
@@ -112,7 +104,6 @@ def measure(args: argparse.Namespace) -> dict:
     milliseconds since all ranks were ready. The first step of a round follows a barrier, not
     another step, and is left out.
     """
-    stage3.Stopwatch, args.amp = KeepingStopwatch, "off"
     equal = equals_ddp(args)
     warm_up, loader = Batches(args, WARM_UP + args.steps), Batches(args, 1 + args.steps)
     runs = {way: prepare(way, args) for way in (ALONE, ONE, PLAIN, DRAWN)}
@@ -136,15 +127,15 @@ def prepare(way: str, args: argparse.Namespace) -> tuple:
     """-> the list that the hook fills, and what train_epoch needs, as stage 3 makes it"""
     notes, model = [], make_net(args.width)
     steps = WARM_UP + args.steps + args.rounds * (1 + args.steps)
-    optimizer, schedule = stage3.sgd_one_cycle(model, 0.01, steps)
+    optimizer = common.scheduled_sgd(model, 0.01, steps)
     if way != ALONE:
         model = ddp(model, 1024 if way == ONE else args.bucket_cap_mb)
     if way == DRAWN:
         model.register_comm_hook(notes, average_and_note)
-    return notes, model, optimizer, schedule, torch.amp.GradScaler("cpu", enabled=False), args
+    return notes, model, optimizer, torch.amp.GradScaler("cpu", enabled=False)
 
 
-def take_steps(loader, notes, model, optimizer, schedule, scaler, args, zero=0.0) -> list[dict]:
+def take_steps(loader, notes, model, optimizer, scaler, zero=0.0) -> list[dict]:
     """One epoch of stage 3 -> its steps, in milliseconds since zero"""
 
     def since_zero(seconds):
@@ -152,8 +143,8 @@ def take_steps(loader, notes, model, optimizer, schedule, scaler, args, zero=0.0
 
     notes.clear()
     dist.barrier()
-    stage3.train_epoch(model, loader, optimizer, schedule, scaler, CPU, args)
-    (_, *phases), laps = zip(*KeepingStopwatch.last.laps)
+    _, watch = stage3.train_epoch(model, loader, optimizer, scaler, common.CPU, "off")
+    (_, *phases), laps = zip(*watch.laps)
     if phases != list(PHASES) * len(loader):
         raise RuntimeError(f"stage 3 has taken other laps than {PHASES} in every step")
     laps = list(map(since_zero, laps))
@@ -165,14 +156,6 @@ def take_steps(loader, notes, model, optimizer, schedule, scaler, args, zero=0.0
     ]
 
 
-class KeepingStopwatch(stage3.Stopwatch):
-    """Stage 3's stopwatch, but what it has measured can still be read when the epoch is over."""
-
-    def __init__(self, device: torch.device):
-        super().__init__(device)
-        KeepingStopwatch.last = self
-
-
 def average_and_note(notes: list, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """DDP communication hook: average over the ranks as DDP does, and note when."""
     if bucket.index() == 0:
@@ -182,7 +165,7 @@ def average_and_note(notes: list, bucket: dist.GradBucket) -> torch.futures.Futu
     note = {"bytes": gradients.nbytes, "left": time.perf_counter()}
     notes[-1].append(note)
 
-    def arrive(future):  # called by gloo's thread, before backward hears of it
+    def arrive(future):  # called by gloo's thread, before backward returns
         note["done"] = time.perf_counter()
         return future.value()[0]
 
@@ -221,14 +204,11 @@ def make_net(width: int) -> stage3.ConvNet:
 
 
 class Batches:
-    """A rank's share of `count` batches of random images; the slow rank sleeps before each."""
+    """A rank's shard of `count` batches of random images; the slow rank sleeps before each."""
 
     def __init__(self, args: argparse.Namespace, count: int):
         rank = dist.get_rank()
-        random = torch.Generator().manual_seed(rank)
-        shape = (count, args.batch_size // args.world_size, 28, 28)
-        images = torch.randint(256, shape, dtype=torch.uint8, generator=random)
-        self.batches = list(zip(images, torch.randint(10, shape[:2], generator=random)))
+        self.batches = common.batches(count, args.batch_size // args.world_size, seed=rank)
         self.sleep = SLEEP / 1000 if rank == args.slow else 0
 
     def __len__(self) -> int:
@@ -389,11 +369,6 @@ def what_is_seen(results: dict) -> list[str]:
     return lines
 
 
-def cores() -> int:
-    """On how many cores this program may run."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 # ---------------------------------------------------------------- the picture
 
 
@@ -447,9 +422,9 @@ def draw_rank(axes, lanes: list[float], steps: list[dict], zero: float) -> None:
 
 def bar_looks() -> dict[str, dict]:
     """-> for every kind of bar how matplotlib is to draw it; who waits is hatched"""
-    from compare import STEP_COLORS
+    import compare
 
-    colors = STEP_COLORS | {"missing": "#CC79A7", "travels": "#009E73"}  # all Okabe and Ito's
+    colors = compare.PHASES | {"missing": "#CC79A7", "travels": "#009E73"}  # all Okabe and Ito's
     looks = {name: {"facecolor": color, "linewidth": 0} for name, color in colors.items()}
     for name in ("exposed", "missing"):
         looks[name] |= {"hatch": "////", "edgecolor": "white"}
@@ -460,7 +435,7 @@ def legends(figure, inches: float) -> None:
     """Under the title: a line for what main threads do, and one for the all-reduces."""
     from matplotlib.patches import Patch
 
-    names = {"exposed": "exposed: waiting", "step": "optimizer step"}
+    names = {"exposed": "exposed: waiting", "optimizer": "optimizer step"}
     names |= {"missing": "all-reduce: a rank is still missing"}
     names |= {"travels": "all-reduce: all ranks are there"}
     keys = [Patch(label=names.get(kind, kind), **look) for kind, look in bar_looks().items()]

@@ -23,6 +23,7 @@ import os
 import re
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = "docs/timings/cpu-2-cores"
@@ -44,7 +46,7 @@ COLORS = {
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "exposed": "#D55E00",
-    "step": "#E69F00",
+    "optimizer": "#E69F00",
 }
 RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
 DARK = ("#0072B2", "#D55E00", "#009E73", "#000000")  # of them; white words are read on these
@@ -94,9 +96,9 @@ def find(tree: ast.AST, name: list[str]) -> ast.AST | None:
 
 
 def show_diff(before: str, after: str, *names: str, context: int = 3) -> None:
-    """Show what one room's train.py changes in another's, above the ruled line.
+    """Show what one stage's train.py changes in another's, above the ruled line.
 
-    before, after: rooms, such as "01_baseline", or scripts, such as "03_ddp_spawn/by_hand.py".
+    before, after: stages, such as "01_baseline", or scripts: "03_ddp_spawn/from_scratch.py".
     names: only these functions or classes of both; context: unchanged lines around a change.
     """
     changes = diff(before, after, *names, context=context)
@@ -123,8 +125,8 @@ def place_of(header: str, after: list[str], context: int) -> str:
     return f"@@ {names[-1]}" if names else "@@"
 
 
-def script(room: str) -> str:
-    return room if room.endswith(".py") else f"{room}/train.py"
+def script(stage: str) -> str:
+    return stage if stage.endswith(".py") else f"{stage}/train.py"
 
 
 def upper_half(path: str) -> str:
@@ -239,7 +241,7 @@ def stack(axes, bars: dict[str, dict[str, float]], colors: dict[str, str], digit
     axes.set_yticks(range(len(bars)), bars.keys())
     axes.set_ylim(len(bars) - 0.5, -0.5)
     above = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1)}
-    axes.legend(ncols=len(colors), columnspacing=1.2, **above)
+    axes.legend(ncols=len(colors), columnspacing=1, handlelength=1.2, **above)
 
 
 def film(
@@ -333,19 +335,36 @@ def said_in(figure) -> str:
 
 
 def records(folder: str = RECORDS) -> dict[str, dict]:
-    """The committed timing records in a folder, by file name without ".json"."""
-    paths = sorted((ROOT / folder).glob("*.json"))
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    """The committed timing records in a folder, by file name without ".json".
+
+    Where a run was repeated: the repeat with the median images/s.
+    """
+    rows = compare().read_folder(ROOT / folder)
+    return {name: of_median_speed(repeats) for name, repeats in rows.items()}
 
 
-def phases(record: dict) -> dict[str, float]:
-    """Milliseconds of one step in each phase, as compare.py computes and draws them."""
+def of_median_speed(repeats: list[dict]) -> dict:
+    return sorted(repeats, key=compare().speed)[len(repeats) // 2]
+
+
+def phases(record: dict | str) -> dict[str, float]:
+    """Milliseconds of one step in each phase, as compare.py computes and draws them.
+
+    record: one of them, or a name in RECORDS: then medians over its epochs and repeats.
+    """
+    repeats = compare().read_folder(ROOT / RECORDS)[record] if isinstance(record, str) else [record]
+    found = compare().phases_of(repeats)
+    return {phase: statistics.median(found[phase]) for phase in compare().PHASES}
+
+
+def compare() -> ModuleType:
+    """compare.py: its functions compute figures from records, such as speed and accuracy."""
     import matplotlib
 
     backend = matplotlib.get_backend()
-    compute = import_module("compare").phases_per_step
+    module = import_module("compare")
     matplotlib.use(backend)  # compare.py draws into files only; your own plots shall still show
-    return compute(record)
+    return module
 
 
 @functools.cache

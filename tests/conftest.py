@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -23,15 +24,17 @@ hosts = importlib.import_module("05_multinode.hosts")
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="finds processes through /proc")
+ENDLESS = "--epochs 100000 --batch-size 24 --lr 0.001 --device cpu"
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
 WHY_NOT = hosts.missing()
 NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
-def docstring_commands(stage):
-    """The commands that a stage's docstring tells the reader to paste."""
-    docstring = ast.get_docstring(ast.parse((ROOT / stage / "train.py").read_text()))
+def docstring_commands(script):
+    """The commands that a script's docstring tells the reader to paste."""
+    docstring = ast.get_docstring(ast.parse((ROOT / script).read_text()))
     lines = docstring.replace("\\\n", " ").splitlines()
     return [line.strip() for line in lines if line.startswith("    ")]
 
@@ -67,7 +70,7 @@ class Reader:
 
     def __init__(self, folder, data):
         self.folder = folder
-        for name in (*STAGES, "tools", "compare.py"):
+        for name in (*STAGES, "benchmarks", "tools", "compare.py"):
             (folder / name).symlink_to(ROOT / name)
         bin_folder = Path(sys.executable).parent  # python and torchrun are those of the tests
         self.env = os.environ | {
@@ -87,6 +90,7 @@ class Reader:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=can_be_interrupted,
         )
         process.mark = mark
         return process
@@ -138,6 +142,43 @@ class Reader:
             "".join(result.err for result in results),
             max(result.seconds for result in results),
         )
+
+
+def can_be_interrupted():
+    """A background job of a non-interactive shell ignores SIGINT, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def record_of(folder):
+    """The one record in a folder -> its file name, and what it holds."""
+    (path,) = Path(folder).glob("*.json")
+    return path.name, json.loads(path.read_text())
+
+
+def wait_for_line(*processes, start="epoch", timeout=90):
+    """Read what the processes print until a line of one of them begins with `start`."""
+    patience = time.monotonic() + timeout
+    while time.monotonic() < patience:
+        ready, _, _ = select.select([process.stdout for process in processes], [], [], 1)
+        if any(pipe.readline().startswith(start) for pipe in ready):
+            return
+    pytest.fail(f"nobody printed {start!r}")
+
+
+def ranks_of(process, script="train.py"):
+    """The processes that train, without the one that has started them and without helpers."""
+    ranks = []
+    for pid in sorted(family(process)):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:  # ended while we looked
+            continue
+        spawned = any("spawn_main" in word for word in command)
+        runs = any(word.endswith(f"/{script}") for word in command)
+        launcher = any(word.endswith("bin/torchrun") for word in command)
+        if pid != process.pid and (spawned or runs and not launcher):
+            ranks.append(pid)
+    return ranks
 
 
 def family(process):

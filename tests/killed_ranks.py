@@ -2,107 +2,147 @@
 
 import contextlib
 import importlib
+import io
 import itertools
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+import torch.nn as nn
 import torch.nn.functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import Dataset, TensorDataset
 
+resume = importlib.import_module("05_multinode.resume")
 stage5 = importlib.import_module("05_multinode.train")
 CPU = torch.device("cpu")
 
 
-class Killed(Exception):
-    """The end of a process, as far as what it held in memory goes."""
+# ---------------------------------------------------------------- resume.py, by exceptions
 
 
 class WithDropout(stage5.ConvNet):
     """A model that draws random numbers in every step, other ones on every rank."""
 
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(100 + dist.get_rank())
-
     def forward(self, x):
         return super().forward(F.dropout(x, 0.1, self.training))
 
 
-def settings(folder: Path, name: str, data: Path, **more) -> SimpleNamespace:
-    """The flags of a short run: 2 epochs of 5 steps, a snapshot after each of them."""
-    flags = {"epochs": 2, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": "off", "data": data}
-    flags |= {"device": "cpu", "threads": 1, "workers": 0, "timeout": 60, "load": None}
-    flags |= {"tensorboard": None, "target_accuracy": None, "start": 0.0, "hosts": 1}
-    flags |= {"world_size": dist.get_world_size(), "record": folder / name}
-    flags |= {"checkpoint": folder / f"{name}.pt", "snapshot": folder / f"{name}.snapshot"}
-    return SimpleNamespace(**flags | {"snapshot_every": 1} | more)
+class Witness(nn.Module):
+    """A model that remembers the first pixel of each image that it has seen, batch by batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.seen = nn.Linear(28 * 28, 10), []
+
+    def forward(self, x):
+        self.seen.append((255 * x[:, 0, 0, 0]).round().int().tolist())
+        return self.linear(x.flatten(1))
 
 
-def train(args: SimpleNamespace, kill_after: int | None = None, kill_before: bool = False) -> int:
-    """Train, or be killed before or after a snapshot is written -> how many were asked for."""
-    count = itertools.count(1)
-    save = stage5.Run.save
-
-    def save_or_die(run, *where):
-        number = next(count)
-        if number == kill_after and kill_before:
-            raise Killed
-        save(run, *where)
-        if number == kill_after:
-            raise Killed
-
-    stage5.ConvNet, plain = WithDropout, stage5.ConvNet
-    stage5.Run.save = save_or_die
-    try:
-        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-            stage5.train(args, CPU, dist.get_rank(), dist.get_world_size())
-    finally:
-        stage5.Run.save, stage5.ConvNet = save, plain
-    return next(count) - 1
+def flags(snapshot: Path, amp: str = "off", every: int = 1) -> SimpleNamespace:
+    """Those of a short run of resume.py: 2 epochs of 5 steps for 120 images."""
+    values = {"epochs": 2, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "every": every}
+    return SimpleNamespace(snapshot=snapshot, **values)
 
 
-def kill_everywhere(folder: Path, data: Path, amp: str) -> dict:
-    """On each rank: one undisturbed run, then one for each place to be killed at.
-
-    Returns {(snapshot, before it was written?): distance to the undisturbed run}.
-    """
-    os.environ["LOCAL_RANK"] = str(dist.get_rank())
-    undisturbed = settings(folder, f"undisturbed-{amp}", data, amp=amp)
-    snapshots = train(undisturbed)
-    found = {}
-    for place in itertools.product(range(1, snapshots + 1), (False, True)):
-        args = settings(folder, f"killed-{amp}-{place[0]}-{place[1]}", data, amp=amp)
-        with contextlib.suppress(Killed):
-            train(args, *place)
+def live(args: SimpleNamespace, data: Dataset, places: list[tuple] = ()) -> dict:
+    """A run that is killed at one place after the other, and resumed -> the model's state_dict."""
+    for place in (*places, None):
+        torch.manual_seed(0)
+        model = WithDropout()
+        with contextlib.suppress(resume.Killed):
+            resume.run(args, CPU, data, model, place)
         dist.barrier()
-        train(args)
-        dist.barrier()
-        found[place] = distance(undisturbed.checkpoint, args.checkpoint)
-    return found
+    return model.state_dict()
 
 
-def kill_again_and_again(folder: Path, data: Path, lives: list[list[tuple]]) -> list[float]:
-    """On each rank: for each list of places, a run that is killed at one after the other."""
-    os.environ["LOCAL_RANK"] = str(dist.get_rank())
-    undisturbed = settings(folder, "undisturbed", data)
-    train(undisturbed)
+def kill(folder: Path, data: Path, amp: str, lives: list[list[tuple]]) -> list[float]:
+    """On each rank: an undisturbed run, then one for each life -> their distances to the first."""
+    digits, _ = stage5.load_mnist(data)
+    digits = TensorDataset(digits.data, digits.targets)
+    undisturbed = live(flags(folder / "undisturbed", amp), digits)
     found = []
     for number, places in enumerate(lives):
-        args = settings(folder, f"often-{number}", data)
-        for place in places:
-            with contextlib.suppress(Killed):
-                train(args, *place)
-            dist.barrier()
-        train(args)
-        dist.barrier()
-        found.append(distance(undisturbed.checkpoint, args.checkpoint))
+        state = live(flags(folder / f"life {number}", amp), digits, places)
+        found.append(difference(undisturbed, state))
     return found
+
+
+def images_seen(snapshot: Path, place: tuple | None) -> list[list[int]]:
+    """Run until the place, or to the end -> the images that this rank has trained on, by step."""
+    images = torch.zeros(120, 28, 28, dtype=torch.uint8)
+    images[:, 0, 0] = torch.arange(120)
+    model = Witness()
+    with contextlib.suppress(resume.Killed):
+        data = TensorDataset(images, torch.arange(120) % 10)
+        resume.run(flags(snapshot), CPU, data, model, place)
+    return model.seen[2:]  # the first two are the passes of settle
+
+
+# ---------------------------------------------------------------- train.py, by SIGKILL
+
+
+def train(folder: Path, data: Path, amp: str, place: tuple | None = None) -> None:
+    """Train stage 5 for 3 epochs of 5 steps. place: (rank, what, count); that rank dies there.
+
+    rank: 0, or -1 for the last one.
+    """
+    files = {name: folder / name for name in ("checkpoint", "snapshot")}
+    values = {"epochs": 3, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "data": data}
+    values |= {"device": "cpu", "threads": 1, "workers": 0, "record": folder}
+    if place and place[0] % dist.get_world_size() == dist.get_rank():
+        die_at(*place[1:])
+    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+        stage5.train(SimpleNamespace(**values, **files), CPU)
+
+
+def die_at(what: str, count: int) -> None:
+    """This process gets SIGKILL at the count-th time of what: a step, or a moment of saving."""
+    number, save, replace = itertools.count(1), torch.save, os.replace
+
+    def due() -> bool:
+        return next(number) == count
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def half(state: dict, path: Path) -> None:
+        if due():
+            image = io.BytesIO()
+            save(state, image)
+            Path(path).write_bytes(image.getvalue()[: image.tell() // 2])
+            die()
+        save(state, path)
+
+    def renamed(source: Path, target: Path) -> None:
+        last = due()
+        if last and what == "before renaming":
+            die()
+        replace(source, target)
+        if last:
+            die()
+
+    if what == "step":
+        register_optimizer_step_post_hook(lambda *_: die() if due() else None)
+    elif what == "amid writing":
+        torch.save = half
+    else:
+        os.replace = renamed
+
+
+# ---------------------------------------------------------------- comparing
 
 
 def distance(one: Path, other: Path) -> float:
     """The largest difference in a tensor of two checkpoints, as a part of its largest number."""
-    models = [torch.load(path, weights_only=True)["model"] for path in (one, other)]
-    pairs = [(models[0][name].double(), models[1][name].double()) for name in models[0]]
-    return max(((a - b).abs().max() / a.abs().max()).item() for a, b in pairs)
+    return difference(*(torch.load(path, weights_only=True)["model"] for path in (one, other)))
+
+
+def difference(one: dict, other: dict) -> float:
+    pairs = [(one[name].double(), other[name].double()) for name in one]
+    found = [(a - b).abs().max() / a.abs().max().clamp(min=1e-30) for a, b in pairs]
+    return torch.stack(found).max().item()  # nan if there is one

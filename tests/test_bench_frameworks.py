@@ -8,7 +8,7 @@ from conftest import ROOT
 
 SCRIPT = ROOT / "benchmarks/frameworks.py"
 TINY = "--batch-size 4 --rounds 2 --steps 2"
-WAYS = ["twin: no communication", "ours: stage 3", "ours, DDP as it comes"]
+WAYS = ["no communication (upper bound)", "ours: stage 3", "ours, DDP as it comes"]
 WAYS += ["Accelerate", "Accelerate, no buffers", "Fabric", "Fabric, no buffers", "ours again"]
 NEEDS_BOTH = pytest.mark.skipif(
     not find_spec("accelerate") or not find_spec("lightning_fabric"),
@@ -18,7 +18,7 @@ TINY_WAYS = ["plain DDP", "ours: stage 3", "Accelerate", "Fabric"]
 MUTANT = """
 from benchmarks import frameworks
 
-frameworks.WAYS["Fabric"] = frameworks.WAYS[frameworks.TWIN]
+frameworks.WAYS["Fabric"] = frameworks.WAYS[frameworks.BOUND]
 if __name__ == "__main__":
     frameworks.main()
 """
@@ -32,7 +32,7 @@ def test_all_ways_compute_the_same_and_are_in_the_tables(reader):
     assert not result.err, result  # neither framework has anything to warn of
     about, equality, *tables = result.out.splitlines()
     assert "accelerate 1." in about and "lightning-fabric 2." in about
-    assert equality.startswith("all ways but the twin compute the same")
+    assert equality.startswith("all ways that communicate compute the same")
     rows = [line.split("  ")[0] for line in tables if line and not line.startswith(" ")]
     assert rows == [*WAYS, "microseconds per step", *TINY_WAYS]
 
@@ -44,7 +44,7 @@ def test_all_ways_compute_the_same_and_are_in_the_tables(reader):
 
 @NEEDS_BOTH
 @pytest.mark.slow
-def test_a_way_that_does_not_average_is_found_out(reader):
+def test_a_way_that_does_not_average_is_noticed(reader):
     (reader.folder / "mutant.py").write_text(MUTANT)
     result = reader.run(f"python mutant.py {TINY}", PYTHONPATH=str(ROOT))
     assert result.code == 1 and "do not compute the same" in result.err, result

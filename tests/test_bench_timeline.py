@@ -1,21 +1,18 @@
 """benchmarks/timeline.py: what it measures can be so, and how it ends. No time is tested."""
 
 import argparse
-import importlib
 import json
 import os
 import signal
-import sys
 from itertools import chain
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT
-from test_failures import ranks_of, wait_for_line
+from conftest import LINUX, ROOT, ranks_of, wait_for_line
 
-timeline = importlib.import_module("benchmarks.timeline")
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="finds processes through /proc")
+from benchmarks import common, timeline
+
 SMALL = "--rounds 2 --steps 2 --batch-size 12 --results found"
 
 
@@ -129,19 +126,19 @@ def stay_at_home(notes, bucket):
 
 
 def test_a_hook_that_changes_the_gradients_is_found_out():
-    found = timeline.by_hand.on_ranks(3, honest_and_other_hooks)  # 1/3 is no binary fraction
+    found = common.on_ranks(3, honest_and_other_hooks)  # 1/3 is no binary fraction
     assert found == [[True, False, False]] * 3
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--batch-size 3", "--batch-size 3 does not divide by 2 ranks"),
+        ("--batch-size 3", "--batch-size 3 is not divisible by 2 ranks"),
         ("--slow 2", "--slow 2: the ranks are 0 to 1"),
         ("--name a/b", "--name a/b: a file name"),
-        ("--world-size 1", "argument --world-size"),
-        ("--bucket-cap-mb 0", "argument --bucket-cap-mb"),
-        ("--steps 0", "argument --steps"),
+        ("--world-size 1", "--world-size 1: at least 2"),
+        ("--bucket-cap-mb 0", "--bucket-cap-mb 0.0: at least 0.001"),
+        ("--steps 0", "--steps 0: at least 1"),
         (f"--results {__file__}", "File exists"),
     ],
 )

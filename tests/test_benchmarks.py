@@ -1,26 +1,74 @@
 """The benchmarks run, and print the tables that their page shows. No time is tested."""
 
 import argparse
-import importlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
-sys.path.insert(0, str(ROOT))
-import run_all
+from benchmarks import common, one_gpu, run_all
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="ties threads to cores")
+stage1 = common.stage1
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pins threads to cores")
 
 
 def bench(reader, command):
-    result = reader.run(f"python {ROOT}/benchmarks/{command}")
+    result = reader.run(f"python {ROOT}/benchmarks/{command}", OMP_NUM_THREADS="1")
     assert result.code == 0, result
     return [line.split("  ")[0].strip() for line in result.out.splitlines()]
+
+
+# ---------------------------------------------------------------- common.py
+
+
+def test_loader_and_optimizer_are_those_of_stage_1(reader, called):
+    flags = "--epochs 1 --batch-size 120 --lr 0.05 --device cpu"
+    assert called("01_baseline/train.py", flags).code == 0
+    expected = torch.load(reader.folder / "checkpoints/01_baseline.pt")["model"]
+    torch.manual_seed(0)
+    loader = common.make_loader(stage1.load_mnist(Path(reader.env["MNIST_ROOT"]))[0], 120)
+    model = stage1.ConvNet().to(memory_format=torch.channels_last)
+    optimizer, schedule = common.sgd_one_cycle(model, 0.05, len(loader))
+    stage1.train_epoch(model, loader, optimizer, schedule, common.CPU)
+    assert all(torch.equal(expected[name], own) for name, own in model.state_dict().items())
+
+
+def test_each_step_of_the_optimizer_of_stages_3_to_5_steps_the_schedule():
+    model = torch.nn.Linear(1, 1)
+    (_, schedule), optimizer = common.sgd_one_cycle(model, 1, 4), common.scheduled_sgd(model, 1, 4)
+    for _ in range(4):
+        optimizer.step()
+        schedule.optimizer.step()
+        schedule.step()
+        assert optimizer.param_groups[0]["lr"] == schedule.get_last_lr()[0]
+    with pytest.raises(ValueError, match="5 times"):
+        optimizer.step()
+
+
+def rank_and_sum(addend):
+    """On a rank -> its rank, and the sum of all ranks' ranks, plus what it was given."""
+    total = torch.tensor(torch.distributed.get_rank())
+    torch.distributed.all_reduce(total)
+    return torch.distributed.get_rank(), total.item() + addend
+
+
+def test_each_rank_returns_its_result():
+    assert common.on_ranks(3, rank_and_sum, 10) == [(0, 13), (1, 13), (2, 13)]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "results.json"
+    common.write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        common.write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1} and list(tmp_path.iterdir()) == [path]
+
+
+# ---------------------------------------------------------------- the scripts
 
 
 def test_what_the_stopwatch_costs(reader):
@@ -28,7 +76,7 @@ def test_what_the_stopwatch_costs(reader):
     assert "microseconds" in rows[1] and rows[3].startswith("with the stopwatch on against off")
 
 
-def one_gpu(reader, flags):
+def run_one_gpu(reader, flags):
     command = f"one_gpu.py --data {reader.env['MNIST_ROOT']} -b 24 --lr 0.02 --results results"
     rows = bench(reader, f"{command} {flags}")[2:]
     results = json.loads((reader.folder / "results/one_gpu.json").read_text())["rows"]
@@ -39,20 +87,17 @@ def one_gpu(reader, flags):
 
 @pytest.mark.slow
 def test_the_variants_for_a_gpu_that_a_cpu_has_too(reader):
-    assert one_gpu(reader, "--device cpu -e 3") == ["stage 1", "resident", "bf16"]
+    assert run_one_gpu(reader, "--device cpu -e 3") == ["stage 1", "resident", "bf16"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_variants_on_a_gpu(reader):
-    assert one_gpu(reader, "--device cuda -e 3")[3:] == ["compiled", "CUDA graph"]
+    assert run_one_gpu(reader, "--device cuda -e 3")[3:] == ["compiled", "CUDA graph"]
 
 
 def test_preparing_leaves_no_trace_in_the_model():
-    stage1, one_gpu = (
-        importlib.import_module(name) for name in ("01_baseline.train", "benchmarks.one_gpu")
-    )
     model = stage1.ConvNet()
-    optimizer, _ = stage1.sgd_one_cycle(model, 0.1, 100)
+    optimizer, _ = common.sgd_one_cycle(model, 0.1, 100)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     args, steps = argparse.Namespace(batch_size=4), []
 
@@ -110,7 +155,7 @@ def test_every_command_of_the_page_is_run_and_only_its_own_output_replaced(tmp_p
     new = new.replace("old", "new --data /elsewhere --results benchmarks/results")
     assert page.read_text() == text + new + "the end\n"
     (tmp_path / "b.py").write_text("print('half'); raise SystemExit(1)")
-    assert run_all.main() == 1, "a failure is told"
+    assert run_all.main() == 1, "a failure is reported"
     assert page.read_text() == text + new + "the end\n", "and its output is not put on the page"
 
 

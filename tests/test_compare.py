@@ -1,172 +1,229 @@
 """compare.py: one table and one picture, no ratio between unlike rows, failures shown."""
 
-import argparse
 import json
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, STAGES
+from conftest import LINUX, ROOT, STAGES, wait_for_line
 
 sys.path.insert(0, str(ROOT))
 import compare
 
-
-def row(stage="01_baseline", **facts):
-    """A record as a stage writes it, with round numbers."""
-    world_size = facts.get("world_size", 1)
-    epoch = facts.get("epoch_seconds", [12.0, 10.0])[1]
-    shares = {"data": 0.05, "forward": 0.3, "backward": 0.6, "step": 0.05}
-    phases = {phase: share * epoch for phase, share in shares.items()}
-    record = {"stage": stage, "variant": "", "amp": "off", "world_size": 1, "devices": world_size}
-    record |= {"hosts": 1, "backend": None, "device": "cpu", "device_name": "a CPU", "host": "here"}
-    record |= {"threads_per_rank": 1, "dataset": "MNIST", "global_batch": 120, "epochs": 2}
-    record |= {"workers": 0, "batchnorm": "local", "seed": 0, "torch": "2.12.1", "python": "3.11"}
-    record |= {"startup_seconds": 3.0, "epoch_seconds": [12.0, 10.0], "images_per_second": 6000.0}
-    record |= {"phase_seconds": [[phases, phases]] * world_size, "train_loss": [0.2, 0.1]}
-    record |= {"peak_memory_bytes": [800 * 2**20] * world_size}
-    record |= {"test_correct": 9900, "test_total": 10000, "test_accuracy": 0.99}
-    return record | {"total_seconds": 27.0, "start": 0.0} | facts
+PHASES = {"data": 0.5, "forward": 3.0, "backward": 6.0, "optimizer": 0.5}  # seconds of an epoch
 
 
-def write(folder, *rows):
-    folder.mkdir(exist_ok=True)
-    for number, record in enumerate(rows):
-        (folder / f"{record['stage']}-{number}.json").write_text(json.dumps(record))
+def record(stage="01_baseline", faster=1.0, **facts):
+    """A record as a stage and compare.py write it, with round numbers: 10 s an epoch."""
+    ranks = facts.get("world_size", 1)
+    waits = {"exposed": 0.0} if ranks > 1 else {}
+    phases = {phase: seconds / faster for phase, seconds in {**PHASES, **waits}.items()}
+    warm_up = {phase: 2 * seconds for phase, seconds in phases.items()}
+    history = [
+        {"loss": 0.2, "test": [9800, 10_000], "phases": [warm_up] * ranks},
+        {"loss": 0.1, "test": [9900, 10_000], "phases": [phases] * ranks},
+    ]
+    flags = {"epochs": 2, "batch_size": 240, "lr": 0.15, "threads": 1, "workers": 0, "seed": 0}
+    machine = {"device": "cpu", "host": "here", "torch": "2.12.1", "device_name": "a CPU"}
+    row = {"stage": stage, "name": stage, **flags, **machine, "amp": "off", "world_size": 1}
+    row |= {"images": 60_000, "hosts": 1, "dataset": "MNIST", "history": history}
+    return row | {"startup_seconds": 3.0, "command_seconds": 40.0} | facts
 
 
-DDP = {"world_size": 2, "images_per_second": 9000.0, "epoch_seconds": [8.0, 20 / 3]}
+def rows_of(*records):
+    return {f"{number}-{r['name']}": [r] for number, r in enumerate(records)}
+
+
+def line_of(table, name):
+    return next(line for line in table.splitlines() if line.startswith(name))
+
+
+def write(folder, *records):
+    folder.mkdir(exist_ok=True, parents=True)
+    for r in records:
+        ranks = f"{r['world_size']}xcpu"
+        settings = "" if r["batch_size"] == 240 else f"-b{r['batch_size']}"
+        (folder / f"{r['name']}{settings}-{ranks}.json").write_text(json.dumps(r))
+
+
+DDP = record("03_ddp_spawn", faster=1.5, world_size=2)
 
 
 def test_a_ratio_between_rows_that_are_alike():
-    base, ddp = row(), row("03_ddp_spawn", **DDP)
-    text = compare.table([base, ddp])
-    line = next(line for line in text.splitlines() if line.startswith("03_ddp_spawn"))
-    assert line.split()[-6:] == ["9,000", "1.50", "75%", "99.00%", "27.0", "s"]
+    table = compare.speed_table(rows_of(record(), DDP))
+    cells = line_of(table, "03_ddp_spawn").split()
+    assert cells == ["03_ddp_spawn", "2", "9,000", "1.50", "75%", "99.00%", "3.0", "40.0"]
+    assert line_of(table, "01_baseline").split()[2:5] == ["6,000", "1.00", "100%"]
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("dataset", "drawn-afea15cc"),
-        ("global_batch", 240),
+        ("images", 1200),
+        ("batch_size", 120),
         ("epochs", 3),
-        ("threads_per_rank", 2),
+        ("lr", 0.1),
+        ("threads", 2),
         ("workers", 1),
+        ("seed", 1),
         ("amp", "bf16"),
         ("torch", "2.11.0"),
         ("host", "there"),
         ("device_name", "a GPU"),
+        ("dataset", "drawn (NOT MNIST)"),
     ],
 )
 def test_no_ratio_across_rows_that_differ(key, value):
-    other = row("03_ddp_spawn", **DDP | {key: value})
-    assert compare.ratios(other, row()) == ("-", "-")
-    text = compare.table([row(), other])
-    line = next(line for line in text.splitlines() if line.startswith("03_ddp_spawn"))
-    assert line.endswith("(1)") and "1.50" not in text
-    assert f"(1) {key} {value}, not {row()[key]}" in text
+    base, other = record(), {**DDP, key: value}
+    assert compare.ratios([other], [base]) == []
+    table = compare.speed_table(rows_of(base, other))
+    assert line_of(table, "03_ddp_spawn").endswith("(1)") and "1.50" not in table
+    assert f"(1) {key} {value}, not {base[key]}: no ratio to 01_baseline" in table
 
 
-def test_no_ratio_for_a_run_in_pieces():
-    resumed = row("05_multinode", **DDP, resumed=[{"epoch": 1, "step": 0, "ranks": 2}])
-    assert compare.ratios(resumed, row()) == ("-", "-")
-    assert "(1) resumed from a snapshot: timed in pieces" in compare.table([row(), resumed])
+def test_a_record_made_by_hand_lacks_what_compare_adds():
+    own = {key: value for key, value in DDP.items() if not key.endswith("_seconds")}
+    own = {key: value for key, value in own.items() if key not in ("dataset", "device_name")}
+    cells = line_of(compare.speed_table(rows_of(record(), own)), "03_ddp_spawn").split()
+    assert cells[3] == "1.50" and cells[-2:] == ["-", "-"]
 
 
 def test_drawn_digits_are_never_called_mnist():
-    text = compare.table([row(dataset="drawn-afea15cc")])
-    assert "drawn-afea15cc (NOT MNIST)" in text
-    assert "NOT MNIST" not in compare.table([row()])
+    assert "NOT MNIST" in compare.about(rows_of(record(dataset="drawn (NOT MNIST)")))
+    assert "NOT MNIST" not in compare.about(rows_of(record()))
 
 
 def test_mixed_precision_is_compared_with_its_own_stage():
-    fp32 = row("03_ddp_spawn", **DDP)
-    bf16 = fp32 | {"amp": "bf16", "variant": "bf16", "images_per_second": 10800.0}
-    assert compare.amp_gains([row(), fp32, bf16]) == [
-        "03_ddp_spawn: with bf16 1.20 times the images/s of fp32"
-    ]
-    assert compare.amp_gains([fp32, bf16 | {"global_batch": 240}]) == []
+    bf16 = record("03_ddp_spawn", faster=1.8, world_size=2, amp="bf16")
+    table = compare.speed_table(rows_of(record(), DDP, bf16))
+    assert "(1) amp bf16, not off: no ratio to 01_baseline; 1.20 x 03_ddp_spawn" in table
 
 
-def test_rows_by_hand_are_named_and_compared_like_others():
-    threads = row("02_dp", **DDP | {"world_size": 1}) | {"variant": "by_hand", "devices": 2}
-    naive = row("03_ddp_spawn", **DDP, variant="by_hand_naive")
-    bf16 = naive | {"amp": "bf16", "variant": "by_hand_naive-bf16"}
-    lines = compare.table([row(), threads, naive, bf16]).splitlines()
-    assert lines[3].startswith("02_dp by hand ") and "1 on 2 devices" in lines[3]
-    assert lines[3].split()[-5:-3] == ["1.50", "75%"]
-    assert lines[4].startswith("03_ddp_spawn by hand, naive ") and " 1.50 " in lines[4]
-    assert lines[-1].startswith("03_ddp_spawn by hand, naive: with bf16")
-    assert compare.amp_gains([row("03_ddp_spawn", **DDP), bf16]) == []
+def test_without_stage_1_the_first_row_is_the_base():
+    torchrun = record("04_ddp_torchrun", faster=1.2, world_size=2)
+    table = compare.speed_table(rows_of(DDP, torchrun))
+    assert "x 03_ddp_spawn" in table.splitlines()[0]
+    assert line_of(table, "04_ddp_torchrun").split()[3:5] == ["0.80", "80%"]
+    assert "what they differ by is noise" in compare.about(rows_of(DDP, torchrun))
 
 
-def test_without_stage_1_there_is_no_ratio():
-    text = compare.table([row("03_ddp_spawn", **DDP)])
-    line = next(line for line in text.splitlines() if line.startswith("03_ddp_spawn"))
-    assert " - " in line
+def test_more_than_the_devices_explain_is_remarked():
+    table = compare.speed_table(rows_of(record(), record("03_ddp_spawn", 2.2, world_size=2)))
+    assert line_of(table, "03_ddp_spawn").split()[3:5] == ["2.20", "110%"]
+    assert "(1) above 100 %" in table
 
 
-def test_the_parts_add_up():
-    record = row("03_ddp_spawn", **DDP, command_seconds=30.0)
-    assert sum(compare.phases_per_step(record).values()) == pytest.approx(1000 * 20 / 3 / 500)
-    parts = compare.parts_of_command(record)
-    assert (
-        list(parts.values()) == pytest.approx([6.0, 8 + 20 / 3, 9 + 1 / 3])
-        and sum(parts.values()) == 30
-    )
+def test_repeats_show_their_minimum_and_maximum():
+    speeds = (1.4, 1.5, 1.7)
+    rows = {"a": [record()] * 3}
+    rows["b"] = [record("03_ddp_spawn", faster=s, world_size=2) for s in speeds]
+    table = compare.speed_table(rows)
+    assert "1.50 (1.40-1.70)" in table and "9,000 (8,400-10,200)" in table
+    assert "1.00 " in line_of(table, "01_baseline"), "nothing in brackets where nothing differs"
 
 
-def test_a_row_of_where_a_step_goes():
+def test_what_holds_only_on_a_cpu_is_said_before_the_figures():
+    assert "stands in for a device" in compare.about(rows_of(record()))
+    assert "stands in for a device" not in compare.about(rows_of(record(device="cuda")))
+
+
+def test_where_a_step_goes():
     def rank(backward, exposed):
-        return [{"data": 0.5, "forward": 1.5, "backward": backward, "exposed": exposed, "step": 0}]
+        return {"data": 1, "forward": 2, "backward": backward, "exposed": exposed, "optimizer": 1}
 
-    measured = {"phase_seconds": [rank(3.0, 1.5), rank(4.0, 0.5)], "backend": "gloo"}
-    measured |= {"epoch_seconds": [6.5], "images_per_second": 60_000 / 6.5, "epochs": 1}
-    measured |= {"peak_memory_bytes": [800 * 2**20, 900 * 2**20]}
-    ddp = row("03_ddp_spawn", world_size=2) | measured
-    titles, base, line = compare.phases_table([row(), ddp]).splitlines()
-    assert line.split()[3:] == ["1.00", "3.00", "7.00", "2.00", "0.00", "13.00"] + [
-        "1",  # the rank that computes longest: 6 seconds, not 5
-        "(+20.0%)",
-        "900",
-        "MiB",
-    ]
-    assert base.split()[6] == "-", "one process waits for nobody"
-    assert titles.split()[-8:-4] == ["forward", "backward", "exposed", "step"]
+    phases = [rank(4.0, 2.0), rank(5.0, 1.0)]
+    history = [{"loss": 0.1, "test": [99, 100], "phases": phases}]
+    ddp = {**DDP, "history": history}
+    table = compare.phase_table(rows_of(record(), ddp))
+    assert line_of(table, "03_ddp_spawn").split()[1:] == (
+        "4.00 8.00 18.00 6.00 4.00 40.00 1 (+12.5%)".split()
+    )
+    assert line_of(table, "01_baseline").split()[1:] == "2.00 12.00 24.00 - 2.00 40.00 -".split()
+
+
+def test_two_records_phase_by_phase(reader, called):
+    write(reader.folder, record(), DDP)
+    result = called("compare.py", "01_baseline-1xcpu.json 03_ddp_spawn-2xcpu.json")
+    assert result.code == 0, result
+    assert "B differs in world_size 2, not 1" in result.out
+    assert line_of(result.out, "forward").split() == ["forward", "12.00", "8.00", "0.67"]
+    assert line_of(result.out, "images/s").split() == ["images/s", "6,000", "9,000", "1.50"]
+
+
+def test_two_records_of_other_batches_are_compared_by_images(reader, called):
+    write(reader.folder, record(), record(batch_size=120))
+    result = called("compare.py", "01_baseline-1xcpu.json 01_baseline-b120-1xcpu.json")
+    assert "B differs in batch_size 120, not 240" in result.out
+    assert "milliseconds per 1000 images" in result.out
+    assert line_of(result.out, "step").split() == ["step", "166.67", "166.67", "1.00"]
+
+
+def test_two_folders(reader, called):
+    write(reader.folder / "a", record(), DDP)
+    for repeat in (1, 2):
+        write(reader.folder / f"b/repeat-{repeat}", record(faster=repeat), record("02_dp"))
+    result = called("compare.py", "a b")
+    assert result.out.count("A = a: ") == 1 and "01_baseline-1xcpu" in result.out
+    assert "forward" in result.out and "9.00 (6.00-12.00)" in result.out
+    write(reader.folder / "c", record("02_dp"))
+    nothing = called("compare.py", "a c")
+    assert nothing.code == 2 and "no record of the same name" in nothing.err
 
 
 def test_records_are_read_without_running(reader):
-    amp = {"amp": "bf16", "variant": "bf16"}
-    rows = [row("03_ddp_spawn", **DDP | amp), row("03_ddp_spawn", **DDP), row()]
-    write(reader.folder / "timings", *rows)
+    write(reader.folder / "timings", DDP, record())
     result = reader.run("python compare.py --no-run")
     assert result.code == 0, result
     stages = [line.split()[0] for line in result.out.splitlines() if line[:1] == "0"]
-    assert stages[:3] == ["01_baseline", "03_ddp_spawn", "03_ddp_spawn"]
+    assert stages == ["01_baseline", "03_ddp_spawn"] * 2, "in two tables"
     assert (reader.folder / "timings" / "compare.png").read_bytes().startswith(b"\x89PNG")
     only = reader.run("python compare.py --no-run --only 01")
     assert "03_ddp_spawn" not in only.out
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[]", '{"stage": "01_baseline"}'])
+BAD_RECORDS = {
+    "empty": "",
+    "text": "not json",
+    "a list": "[]",
+    "lacks keys": '{"stage": "01_baseline"}',
+    "no images": json.dumps(record(images=0)),
+    "no history": json.dumps(record(history=[])),
+    "no time": json.dumps(
+        record(history=[{"loss": 0.1, "test": [1, 1], "phases": [dict.fromkeys(PHASES, 0)]}])
+    ),
+    "no test images": json.dumps(
+        record(history=[{"loss": 0.1, "test": [0, 0], "phases": [PHASES]}])
+    ),
+}
+
+
+@pytest.mark.parametrize("text", BAD_RECORDS.values(), ids=BAD_RECORDS.keys())
 def test_a_file_that_is_not_a_record_is_named(reader, called, text):
-    write(reader.folder / "timings", row())
+    write(reader.folder / "timings", record())
     (reader.folder / "timings" / "odd.json").write_text(text)
     result = called("compare.py", "--no-run")
     assert result.code == 2 and result.err.count("\n") == 1, result
     assert "timings/odd.json is not a record" in result.err
 
 
-def test_no_records(reader):
-    result = reader.run("python compare.py --no-run")
+def test_a_path_with_letters_that_the_terminal_lacks(reader):
+    write(reader.folder / "für-später", record("01_baseline"))
+    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    result = reader.run("python compare.py --no-run --record für-später", **env)
+    assert result.code == 0 and "picture: " in result.out, result
+
+
+def test_no_records(called):
+    result = called("compare.py", "--no-run")
     assert result.code == 2 and "no records in timings" in result.err, result
 
 
 @pytest.mark.parametrize(
-    "flags", ["--only 06", "--epochs 0", "--world-size 0", "--record /dev/null/here"]
+    "flags",
+    ["--only 06", "--epochs 0", "--world-size 0", "--repeat 0", "--record /dev/null/here", "one"],
 )
 def test_bad_flags(called, flags):
     result = called("compare.py", flags)
@@ -174,59 +231,103 @@ def test_bad_flags(called, flags):
     assert result.out == "", "nothing was run"
 
 
-def test_every_stage_and_variant_is_in_the_plan():
-    jobs = compare.plan(argparse.Namespace(device="cpu", only=STAGES, world_size=2))
-    assert [f"{job['stage'][:2]} {job['variant']}".strip() for job in jobs] == (
-        "01, 02, 02 by_hand, 03, 03 by_hand_bucketed, 03 by_hand_naive, 03 bf16, 04, 04 bf16, 05"
-    ).split(", ")
+def plan(monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--device", "cpu", *flags])
+    return [name for name, _ in compare.plan(compare.parse())]
+
+
+def test_every_stage_is_in_the_plan(monkeypatch):
+    monkeypatch.setattr(compare, "native_amp", lambda device: ("bf16",))
+    stages = ["01_baseline", "02_dp-threads", "03_ddp_spawn", "03_ddp_spawn with bf16"]
+    stages += ["04_ddp_torchrun", "05_multinode"]
+    assert plan(monkeypatch) == stages
+    every = plan(monkeypatch, "--all")
+    assert set(every) - set(stages) == {"03_ddp_spawn-bucketed", "03_ddp_spawn-naive"}
+    assert plan(monkeypatch, "--only", "03", "04")[-1] == "04_ddp_torchrun"
+
+
+def test_without_instructions_for_bf16_there_is_no_row_of_it(monkeypatch):
+    monkeypatch.setattr(compare.torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    assert compare.native_amp("cpu") == ()
+    monkeypatch.setattr(compare.torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    assert compare.native_amp("cpu") == ("bf16",)
 
 
 @pytest.mark.slow
 def test_stages_are_run(reader):
     """Those that start soonest; what starts each of the others is tested with the others."""
-    command = "python compare.py --only 01 04 05 -e 1 -b 24 --lr 0.02 --device cpu"
+    command = "python compare.py --only 01 04 05 --repeat 2 -e 1 -b 24 --lr 0.02 --device cpu"
     result = reader.run(command, timeout=170)
     assert result.code == 0, result
-    names = {path.name for path in (reader.folder / "timings").glob("*.json")}
-    assert {"04_ddp_torchrun-bf16-2xcpu.json", "05_multinode-2hosts-2xcpu.json"} <= names
-    lines = [line for line in result.out.splitlines() if line[:1] == "0" and " cpu " in line]
-    assert "01_baseline-1xcpu.json" in names and len(lines) == len(names) == 4
-    assert "NOT MNIST" in result.out
-    record = json.loads((reader.folder / "timings/04_ddp_torchrun-2xcpu.json").read_text())
-    assert record["command_seconds"] > record["total_seconds"] > 0
+    assert "NOT MNIST" in result.out and "s left" in result.out
+    for repeat in (1, 2):
+        names = {path.name for path in (reader.folder / f"timings/repeat-{repeat}").iterdir()}
+        stages = ("01_baseline", "04_ddp_torchrun", "05_multinode")
+        assert [any(name.startswith(stage) for name in names) for stage in stages] == [True] * 3
+        assert len(names) == 3
+    written = json.loads(next((reader.folder / "timings/repeat-1").glob("04*")).read_text())
+    assert 0 < written["startup_seconds"] < written["command_seconds"]
+    assert written["dataset"].endswith("(NOT MNIST)")
+    assert not (reader.folder / "checkpoints").exists(), "a comparison leaves records only"
 
 
 @pytest.mark.slow
 def test_a_stage_that_fails_is_shown_and_the_others_run(reader):
     result = reader.run("python compare.py --only 04 01 -e 1 -b 25 --lr 0.02 --device cpu")
     assert result.code == 1, result
-    assert "failed: 04_ddp_torchrun: error: --batch-size 25 does not divide by 2" in result.out
-    assert re.search(r"^01_baseline +off +1 +cpu", result.out, re.MULTILINE)
+    assert "failed: 04_ddp_torchrun: error: --batch-size 25 is not divisible by 2" in result.out
+    assert re.search(r"^01_baseline +1 +[\d,]+ +1.00", result.out, re.MULTILINE)
 
 
-def test_an_interrupt_ends_the_stage_too(reader):
-    process = reader.start("python compare.py --only 03 -e 1000 --lr 0.001 --device cpu")
-    for line in process.stdout:
-        if "epoch" in line:
-            break
-    os.killpg(process.pid, signal.SIGINT)
-    result = reader.finish(process, timeout=30)
-    assert result.code == 130 and result.err.strip() == "compare.py: interrupted", result
+@LINUX
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("stage", ["03", pytest.param("05", marks=pytest.mark.slow)])
+def test_whoever_stops_it_ends_the_stage_too(reader, stage, stop, code):
+    process = reader.start(f"python compare.py --only {stage} -e 1000 --lr 0.001 --device cpu")
+    wait_for_line(process, start="    epoch")
+    os.kill(process.pid, stop)
+    result = reader.finish(process, timeout=60)
+    assert result.code == code, result
+    assert not list((reader.folder / "timings").glob("*.json"))
+
+
+def test_two_in_one_folder_keep_their_own_records(reader):
+    """Each run records into a folder of its own first."""
+    flags = "--only 01 -e 1 --lr 0.02 --device cpu"
+    both = [reader.start(f"python compare.py {flags} -b {batch}") for batch in (24, 48)]
+    assert [reader.finish(process).code for process in both] == [0, 0]
+    records = [json.loads(path.read_text()) for path in (reader.folder / "timings").glob("*.json")]
+    assert sorted(r["batch_size"] for r in records) == [24, 48]
 
 
 @pytest.mark.slow
 def test_without_network_digits_are_drawn_and_that_is_said_loudly(reader):
     proxies = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     del reader.env["MNIST_ROOT"]
-    command = "python compare.py --only 01 -e 1 --device cpu"
-    result = reader.run(command, timeout=150, **proxies)
+    result = reader.run("python compare.py --only 01 -e 1 --device cpu", timeout=150, **proxies)
     assert result.code == 0, result
-    assert "MNIST could not be downloaded" in result.err
-    assert "DRAWN digits" in result.out and "NOT MNIST" in result.out
+    assert "data/drawn is NOT MNIST" in result.out and "drawn (NOT MNIST)" in result.out
     assert (reader.folder / "data/drawn/MNIST/raw/train-images-idx3-ubyte").is_file()
+    assert not (reader.folder / "data/MNIST").exists(), "no empty folders of the download"
 
 
 def test_data_that_are_given_and_missing_are_not_replaced(reader):
     result = reader.run("python compare.py --data nowhere", http_proxy="http://127.0.0.1:9")
-    assert result.code == 2 and "could not be downloaded" in result.err, result
-    assert not (reader.folder / "data").exists()
+    assert result.code == 2 and "no MNIST in nowhere" in result.err, result
+    assert not (reader.folder / "data").exists() and not (reader.folder / "nowhere").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders that may not be written to")
+def test_it_runs_in_a_clone_that_may_not_be_written_to(reader, tmp_path_factory):
+    """Only --record is written to. (As root the folder is checked afterwards.)"""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    before = sorted(reader.folder.iterdir())
+    command = f"python compare.py --only 01 -e 1 -b 24 --device cpu --record {elsewhere}"
+    assert reader.run(command).code == 0
+    assert sorted(reader.folder.iterdir()) == before
+
+
+def test_the_stages_are_those_of_the_repository():
+    assert list(compare.STAGES) == STAGES
+    shown = subprocess.run([sys.executable, "compare.py", "--help"], cwd=ROOT, capture_output=True)
+    assert shown.returncode == 0 and b"--repeat" in shown.stdout

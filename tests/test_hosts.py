@@ -1,6 +1,5 @@
 """Hosts out of namespaces: they train, their cables can be pulled, and nothing of them is left."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,8 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import NEEDS_HOSTS, NET, ROOT, TEST_IMAGES, hosts, left, one_line, wait_for
-from test_failures import wait_for_line
+from conftest import (
+    NEEDS_HOSTS,
+    NET,
+    ROOT,
+    TEST_IMAGES,
+    hosts,
+    left,
+    one_line,
+    record_of,
+    wait_for,
+    wait_for_line,
+)
 
 HOSTS = f"python 05_multinode/hosts.py --net {NET}"
 LISTEN = "import socket, time; s = socket.create_server(('', 5000)); print(s); time.sleep(60)"
@@ -43,11 +52,10 @@ def test_hosts_train_together(reader, number):
     train = f"{torchrun} --rdzv-endpoint host0:29500 05_multinode/train.py -e 1 --device cpu"
     result = reader.run(f'{HOSTS} with {number} -- sh -c "echo I am $(hostname); exec {train}"')
     assert result.code == 0, result
-    (path,) = Path(reader.folder, "timings").glob("*.json")
-    record = json.loads(path.read_text())
+    _, record = record_of(reader.folder / "timings")
     names = [f"host{i}" for i in range(number)]
     assert (record["hosts"], record["world_size"]) == (number, number)
-    assert record["test_total"] == TEST_IMAGES and record["host"] in names
+    assert record["history"][0]["test"][1] == TEST_IMAGES and record["host"] in names
     assert all(f"{name} | I am {name}\n" in result.out for name in names)
     assert f"{record['host']} | 05_multinode: " in result.out
     assert all(line.split(" | ")[0] in names for line in result.out.splitlines())

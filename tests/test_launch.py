@@ -1,6 +1,5 @@
 """05_multinode/launch/: what its files name exists, their lines run, and what they start trains."""
 
-import json
 import os
 import re
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from conftest import NEEDS_HOSTS, NET, ROOT, hosts, wait_for
+from conftest import NEEDS_HOSTS, NET, ROOT, hosts, record_of, wait_for
 
 LAUNCH = ROOT / "05_multinode/launch"
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")])
@@ -129,14 +128,14 @@ def test_the_names_and_numbers_in_the_manifest_fit_together():
     assert spec["completions"] == spec["parallelism"] and spec["completionMode"] == "Indexed"
     assert pod["restartPolicy"] == "Never"  # or podFailurePolicy would be refused
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    assert volumes["room5"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert volumes["stage5"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     comment = (LAUNCH / "kubernetes.yaml").read_text()
     made = re.search(r"create configmap (\S+) --from-file=(\S+)", comment)
     assert volumes["code"]["configMap"]["name"] == made[1]
     mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     assert mounts.keys() == volumes.keys()
     assert f" {mounts['code']}/{Path(made[2]).name} --snapshot" in script
-    assert pod["containers"][0]["workingDir"] == mounts["room5"]
+    assert pod["containers"][0]["workingDir"] == mounts["stage5"]
     assert volumes["shm"]["emptyDir"]["medium"] == "Memory" and mounts["shm"] == "/dev/shm"
 
 
@@ -144,7 +143,7 @@ def test_the_names_and_numbers_in_the_manifest_fit_together():
 @pytest.mark.parametrize(
     "env, expected",
     [
-        ({}, "--nproc-per-node 1 --max-restarts 3 --rdzv-endpoint h0:29500 --rdzv-id room5"),
+        ({}, "--nproc-per-node 1 --max-restarts 3 --rdzv-endpoint h0:29500 --rdzv-id stage5"),
         ({"PORT": "7", "RUN_ID": "a b", "MAX_RESTARTS": "0"}, "--max-restarts 0 h0:7 'a b'"),
         ({"RANKS": "4", "LOCAL_ADDR": "10.5.0.1"}, "--nproc-per-node 4 --local-addr 10.5.0.1"),
         ({"CUDA_VISIBLE_DEVICES": "0,2,5"}, "--nproc-per-node 3"),
@@ -184,9 +183,9 @@ def test_a_rank_per_gpu(echo, monkeypatch):
 @pytest.mark.parametrize(
     "words, env, told",
     [
-        ("", {}, "ENDPOINT_HOST NUMBER_OF_HOSTS"),
-        ("h0", {}, "ENDPOINT_HOST NUMBER_OF_HOSTS"),
-        ("h0 0", {}, "NUMBER_OF_HOSTS: a number from 1"),
+        ("", {}, "ENDPOINT_NODE NUMBER_OF_NODES"),
+        ("h0", {}, "ENDPOINT_NODE NUMBER_OF_NODES"),
+        ("h0 0", {}, "NUMBER_OF_NODES: a number from 1"),
         ("h0 two", {}, "not 'two'"),
         ("h0:29500 2", {}, "without a port"),
         ("--dry h0 2", {}, "not '--dry'"),
@@ -219,7 +218,7 @@ def test_what_a_job_hands_to_srun(echo, job):
     fake(echo / "bin", "srun", 'echo "$*"; env | grep -E "^(MASTER_)?(PORT|ADDR|RUN_ID)="; exit 3')
     result = run(["bash", job, "-e", "5"], echo, **SLURM)
     assert result.returncode == 3, result  # as srun
-    snapshot = "--snapshot checkpoints/room5-21234.snapshot -e 5"
+    snapshot = "--snapshot checkpoints/stage5-21234.snapshot -e 5"
     first, *env = result.stdout.splitlines()
     assert first.startswith("--kill-on-bad-exit=1 --cpus-per-task=3 05_multinode/launch/")
     assert first.endswith(snapshot) and env, result
@@ -267,7 +266,7 @@ def test_a_job_in_the_wrong_folder(echo, job):
 
 
 @POSIX
-def test_slurms_names_in_torchruns_words(echo):
+def test_slurms_variables_under_torchruns_names(echo):
     names = "PROCID 5, LOCALID 1, NTASKS 8, NTASKS_PER_NODE 2, NODEID 2, NNODES 4"
     slurm = {f"SLURM_{name}": value for name, value in map(str.split, names.split(", "))}
     env = slurm | {"MASTER_ADDR": "n7", "MASTER_PORT": "11234"}
@@ -303,7 +302,7 @@ def test_the_pods_command_trains_and_a_lost_pod_comes_back(reader):
         pods = [pod(0), pod(1)]
         for name in net.names():  # the pods' names are known a moment later, as in a cluster
             with open(net.etc_hosts(name), "a") as file:
-                file.write("10.5.0.1 room5-0.room5\n10.5.0.2 room5-1.room5\n")
+                file.write("10.5.0.1 stage5-0.stage5\n10.5.0.2 stage5-1.stage5\n")
         wait_for(snapshot.exists, 120)
         for pid in net.pids([f"{NET}-host1"]):
             os.kill(pid, signal.SIGKILL)
@@ -311,7 +310,8 @@ def test_the_pods_command_trains_and_a_lost_pod_comes_back(reader):
         pods[1] = pod(1)
         out = "".join(each.communicate(timeout=150)[0] for each in pods)
     assert all(each.returncode == 0 for each in pods), out
-    assert out.count("resuming") == 1, out
+    assert re.search(r"2 rank\(s\) on 2 node\(s\), [1-9]\d* epoch\(s\) done", out), out
+    assert out.count("2 node(s), 0 epoch(s) done") == 1 and out.count("epoch(s) done") == 2, out
     assert re.search("Connection (reset|closed) by peer", out), out
-    (record,) = (reader.folder / "timings").glob("*.json")
-    assert json.loads(record.read_text())["epochs"] == 20
+    _, record = record_of(reader.folder / "timings")
+    assert len(record["history"]) == 20 and record["hosts"] == 2

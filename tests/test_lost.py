@@ -1,4 +1,4 @@
-"""Room 5's failures: each ends as the page says it does, and nothing is left of it."""
+"""Stage 5's failures: each ends as the page says it does, and nothing is left of it."""
 
 import importlib
 import json

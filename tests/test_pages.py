@@ -1,6 +1,5 @@
 """What the pages say: links, commands and figures are those of the repository and its records."""
 
-import argparse
 import importlib
 import json
 import re
@@ -18,6 +17,9 @@ import compare
 
 PAGES = [path for path in ROOT.rglob("*.md") if not {".venv", "data"} & set(path.parts)]
 RECORDS = ROOT / "docs" / "timings" / "cpu-2-cores"
+
+
+ROWS = compare.read_folder(RECORDS)
 
 
 def record(name):
@@ -52,24 +54,25 @@ def test_scripts_and_flags_in_commands_exist(page):
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
 
 
-def test_the_readme_has_the_table_of_the_committed_records(capsys, monkeypatch):
-    arguments = ["compare.py", "--no-run", "--record", str(RECORDS)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    rows = compare.read_records(compare.parse()[0])
-    assert f"```\n{compare.table(rows)}\n```" in (ROOT / "README.md").read_text()
-    page = (ROOT / "docs/reading-timings.md").read_text()
-    assert f"```\n{compare.phases_table(rows)}\n```" in page
+def test_the_tables_are_those_of_the_committed_records():
+    table = f"```\n{compare.about(ROWS)}\n\n{compare.speed_table(ROWS)}\n```"
+    assert table in (ROOT / "README.md").read_text()
+    assert (
+        f"```\n{compare.phase_table(ROWS)}\n```" in (ROOT / "docs/reading-timings.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("path", sorted(RECORDS.rglob("*.json")), ids=lambda path: path.stem)
-def test_the_phases_of_a_record_add_up_to_its_epochs(path):
+def test_a_committed_record_is_whole(path):
+    assert not re.search(r'"/', path.read_text()), "it names no place on a disk"
     measured = json.loads(path.read_text())
-    for epoch, seconds in enumerate(measured["epoch_seconds"]):
-        for rank in measured["phase_seconds"]:  # the ranks wait for each other: all take as long
-            assert sum(rank[epoch].values()) == pytest.approx(seconds, rel=0.03)
-    waits = {"exposed"} if measured["backend"] else set()
-    phases = {"data", "forward", "backward", "step"} | waits
-    assert all(set(epoch) == phases for rank in measured["phase_seconds"] for epoch in rank)
+    assert measured["dataset"] == "MNIST" and len(measured["history"]) == measured["epochs"]
+    phases = {"data", "forward", "backward", "optimizer"}
+    phases |= {"exposed"} if measured["stage"] in STAGES[2:] else set()
+    for epoch in measured["history"]:
+        assert epoch["test"][1] == 10_000 and all(set(rank) == phases for rank in epoch["phases"])
+        seconds = [sum(rank.values()) for rank in epoch["phases"]]
+        assert max(seconds) == pytest.approx(min(seconds), rel=0.03), "ranks wait for each other"
 
 
 def test_the_benchmarks_page_shows_its_results():
@@ -94,59 +97,69 @@ def test_the_benchmarks_page_shows_its_results():
     assert any(text.startswith(f"{table}\n") for text in blocks)
 
 
+OUTPUTS = dict(zip(STAGES, ["repeat-1/01_baseline-1xcpu", "settings/repeat-1/02_dp-1xcpu"]))
+OUTPUTS |= {stage: f"repeat-1/{stage}-2xcpu" for stage in STAGES[2:4]}
+OUTPUTS[STAGES[4]] = "repeat-1/05_multinode-hosts2-2xcpu"
+
+
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_output_on_a_rooms_page_is_that_of_its_record(stage):
-    (path,) = [
-        path
-        for path in RECORDS.glob(f"{stage}-*.json")
-        if not json.loads(path.read_text())["variant"]
-    ]
-    measured = json.loads(path.read_text())
+def test_the_output_on_a_stages_page_is_that_of_its_record(stage):
+    measured = record(OUTPUTS[stage])
     page = (ROOT / stage / "README.md").read_text()
-    lines = [line for line in page.splitlines() if line.startswith("epoch ")]
-    assert len(lines) == measured["epochs"]
     module = importlib.import_module(f"{stage}.train")
-    for epoch, line in enumerate(lines):
-        phases, loss = measured["phase_seconds"][0][epoch], measured["train_loss"][epoch]
-        expected = module.epoch_line(type("", (), measured), epoch, 60_000, phases, loss, 0)
-        assert line.rpartition("  accuracy")[0] == expected.rpartition("  accuracy")[0]
-    assert lines[-1].endswith(f"{measured['test_accuracy']:7.2%}")
-    assert f"{measured['test_correct']:,} of 10,000 test images correct" in page
-    assert f"median epoch {compare.median_epoch(measured):.2f} s" in page
-    assert path.name in page
+    lines = [line for line in page.splitlines() if line.startswith("epoch ")]
+    for epoch in range(measured["epochs"]):
+        history = measured["history"][: epoch + 1]
+        assert lines[epoch] == module.epoch_line(history, measured["epochs"], measured["images"])
+    phases, steps = history[-1]["phases"][0], measured["images"] / measured["batch_size"]
+    split = ", ".join(f"{phase} {1000 * seconds / steps:.2f}" for phase, seconds in phases.items())
+    name = f"{OUTPUTS[stage].rpartition('/')[2]}.json"
+    assert f"\nmilliseconds per step: {split} -> {name}\n" in page
 
 
-def test_figures_in_the_rooms_come_from_records():
-    room1, room3, room4 = (
-        (ROOT / stage / "README.md").read_text() for stage in (STAGES[0], *STAGES[2:4])
+def test_figures_on_the_stages_pages_come_from_records():
+    readme, *pages = (
+        " ".join((ROOT / folder / "README.md").read_text().split()) for folder in ("", *STAGES)
     )
-    base, ddp, torchrun = (
-        record(name)
-        for name in ("01_baseline-1xcpu", "03_ddp_spawn-2xcpu", "04_ddp_torchrun-2xcpu")
-    )
-    assert f"{compare.median_epoch(record('workers-1/01_baseline-1xcpu')):.2f}" in room1
-    assert f"{compare.median_epoch(record('threads-2/01_baseline-1xcpu')):.2f} seconds" in room1
-    assert f"{compare.median_epoch(record('threads-2/03_ddp_spawn-2xcpu')):.2f} seconds" in room3
-    assert f"{compare.median_epoch(record('ranks-4/03_ddp_spawn-4xcpu')):.2f} seconds" in room3
-    assert f"{compare.ratios(ddp, base)[0]} times" in room3
-    large = [record(f"batch-240/{name}") for name in ("03_ddp_spawn-2xcpu", "01_baseline-1xcpu")]
-    assert f"{compare.ratios(*large)[0]} times" in room3
-    assert f"{compare.ratios(*large)[0]} times" in (ROOT / "README.md").read_text()
-    step = compare.phases_per_step(base)
-    shares = [f"{value / sum(step.values()):.0%}".replace("%", " %") for value in step.values()]
-    assert all(share in room1 for share in shares[:3])
-    for seconds in (torchrun["startup_seconds"], ddp["startup_seconds"]):
-        assert f"{seconds:.1f}" in room4
-    naive = record("03_ddp_spawn-by_hand_naive-2xcpu")
-    assert f"{compare.ratios(naive, base)[0]} times" in room3
+    base, ddp = ROWS["01_baseline-1xcpu"], ROWS["03_ddp_spawn-2xcpu"]
+    setting = compare.read_folder(RECORDS / "settings")
+
+    def ratio(name):
+        return f"{statistics.median(compare.ratios(ROWS[name], base)):.2f} times"
+
+    def seconds(records):
+        return f"{statistics.median(run['images'] / compare.speed(run) for run in records):.1f}"
+
+    shares = {
+        phase: statistics.median(found) / statistics.median(compare.phases_of(base)["step"])
+        for phase, found in compare.phases_of(base).items()
+    }
+    assert f"forward takes {100 * shares['forward']:.0f} % of a step" in pages[0]
+    assert f"backward {100 * shares['backward']:.0f} %" in pages[0]
+    assert f"{seconds(setting['01_baseline-workers1-1xcpu'])} seconds per epoch here" in pages[0]
+    assert f"instead of {seconds(base)} (" in pages[0]
+    assert f"{seconds(setting['01_baseline-threads2-1xcpu'])} seconds" in pages[0]
+    assert f"{ratio('02_dp-threads-2xcpu')} the images per second" in pages[1]
+    assert f"{ratio('03_ddp_spawn-2xcpu')} the images per second" in pages[2]
+    found = compare.ratios(ddp, base)
+    assert f"runs, {min(found):.2f} to {max(found):.2f})" in pages[2]
+    small = [setting[f"{name}-b120-{n}xcpu"] for name, n in ((STAGES[2], 2), (STAGES[0], 1))]
+    small = f"{statistics.median(compare.ratios(*small)):.2f} times as fast"
+    assert small in pages[2] and small in readme
+    for way in ("naive", "bucketed"):
+        exposed = compare.phases_of(ROWS[f"03_ddp_spawn-{way}-2xcpu"])["exposed"]
+        assert f"for {statistics.median(exposed):.1f} ms" in pages[2]
+        assert f"{min(exposed):.1f} to {max(exposed):.1f})" in pages[2]
+    assert f"{seconds(setting['03_ddp_spawn-4xcpu'])} seconds per epoch here" in pages[2]
+    assert f"{seconds(setting['03_ddp_spawn-threads2-2xcpu'])} seconds. Four" in pages[2]
     versions = json.loads((ROOT / "benchmarks/results/limit-120.json").read_text())["versions"]
-    twin = versions["twin: no communication"]["total"]
+    bound = versions["no communication (upper bound)"]["total"]
     for version in ("DDP, as it comes", "broadcast_buffers=False"):
-        shares = [limit / own for limit, own in zip(twin, versions[version]["total"])]
-        assert f"{statistics.median(shares):.2f}" in room3
-    for phase in ("forward", "backward", "exposed"):
-        for row in (ddp, base) if phase != "exposed" else (ddp,):
-            assert f"{compare.phases_per_step(row)[phase] / 2:.1f}" in room3, phase
+        parts = [limit / own for limit, own in zip(bound, versions[version]["total"])]
+        assert f"{statistics.median(parts):.2f}" in pages[2]
+    for name in ("03_ddp_spawn-2xcpu", "04_ddp_torchrun-2xcpu"):
+        startup = statistics.median(run["startup_seconds"] for run in ROWS[name])
+        assert f"after {startup:.1f}" in pages[3]
 
 
 def test_facts_on_the_other_pages():
@@ -163,8 +176,7 @@ def test_facts_on_the_other_pages():
 def test_syncbatchnorm_is_not_for_cpus():
     stage3 = importlib.import_module("03_ddp_spawn.train")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    args, cpu = argparse.Namespace(timeout=10), torch.device("cpu")
-    with stage3.process_group(args, cpu, rank=0, world_size=1, store=store):
+    with stage3.process_group(torch.device("cpu"), 10, rank=0, world_size=1, store=store):
         with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
             torch.nn.SyncBatchNorm(2)(torch.zeros(2, 2))
 
@@ -174,8 +186,3 @@ def test_names_on_the_checklist_are_in_the_script():
     table = (ROOT / "docs/checklist.md").read_text().partition("## Where to find it")[2]
     names = re.findall(r"`(\w+)`", table.partition("## Three")[0])
     assert len(names) > 8 and all(name in source for name in names)
-
-
-def test_committed_records_name_no_place_on_a_disk():
-    for path in (ROOT / "docs" / "timings").rglob("*.json"):
-        assert not re.search(r'"/', path.read_text()), path

@@ -1,4 +1,4 @@
-"""Room 5's prediction: its formulas against the ring that is written out, and the script itself."""
+"""Stage 5's prediction: its formulas against the ring from scratch, and the script itself."""
 
 import importlib
 import json
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 scaling = importlib.import_module("05_multinode.scaling")
-by_hand = importlib.import_module("05_multinode.by_hand")
+from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 ALPHA, BETA = 3e-6, 2e9
 COUNTS = st.integers(1, 40)
@@ -17,7 +17,7 @@ SIZES = st.lists(st.floats(1, 1e9), min_size=1, max_size=9)
 
 @given(COUNTS, st.integers(1, 1000))
 def test_the_ring_costs_what_its_messages_cost(n, chunk):
-    steps = by_hand.schedule(0, n)
+    steps = from_scratch.schedule(0, n)
     seconds = sum(ALPHA + chunk / BETA for _ in steps)
     assert scaling.ring(n, n * chunk, ALPHA, BETA) == pytest.approx(seconds)
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RULE = "\n# ------------------------------------------ below this line: the same in every stage"
+RULE = f"\n# {'-' * 47} below this line: the same in every stage"
 
 
 def split(path: Path) -> tuple[str, str]:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# One task of srun becomes one rank: Slurm's names for who I am, in the words that torchrun uses.
+# One task of srun becomes one rank: Slurm's variables, under the names that torchrun gives them.
 #
 #     srun 05_multinode/launch/srun_rank.sh python 05_multinode/train.py
 #

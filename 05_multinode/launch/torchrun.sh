@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# The same line on every host: one torchrun, which starts a rank per GPU, or one rank without GPUs.
+# The same line on every node: one torchrun, which starts a rank per GPU, or one rank without GPUs.
 #
-#     05_multinode/launch/torchrun.sh ENDPOINT_HOST NUMBER_OF_HOSTS [flags of train.py]
+#     05_multinode/launch/torchrun.sh ENDPOINT_NODE NUMBER_OF_NODES [flags of train.py]
 #
-# ENDPOINT_HOST is any one of the hosts, by a name or address that all of them know. With --dry-run
+# ENDPOINT_NODE is any one of the nodes, by a name or address that all of them know. With --dry-run
 # in front the command is printed, not run. From the environment, all of it optional:
 #
-#     PORT          of the endpoint (29500); jobs that may share a host need ports of their own
-#     RUN_ID        the same on all hosts of a run (room5)
-#     RANKS         on this host (its GPUs; 1 without)
+#     PORT          of the endpoint (29500); jobs that may share a node need ports of their own
+#     RUN_ID        the same on all nodes of a run (stage5)
+#     RANKS         on this node (its GPUs; 1 without)
 #     MAX_RESTARTS  how often all ranks are started again after one has failed (3)
-#     LOCAL_ADDR    this host's address, where the others cannot resolve its name
+#     LOCAL_ADDR    this node's address, where the others cannot resolve its name
 #     SCRIPT        in the place of train.py: with MAX_RESTARTS=0 SCRIPT=preflight.py only looks
-#                   whether the hosts are ready
+#                   whether the nodes are ready
 set -euo pipefail
 
 fail() {
@@ -39,13 +39,13 @@ if [ "${1-}" = --dry-run ]; then
     dry_run=yes
     shift
 fi
-[ $# -ge 2 ] || fail "torchrun.sh [--dry-run] ENDPOINT_HOST NUMBER_OF_HOSTS [flags of train.py]"
-endpoint=$1 hosts=$2
+[ $# -ge 2 ] || fail "torchrun.sh [--dry-run] ENDPOINT_NODE NUMBER_OF_NODES [flags of train.py]"
+endpoint=$1 nodes=$2
 shift 2
 if ! [[ $endpoint =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]]; then
-    fail "ENDPOINT_HOST: a name or address is needed, without a port, not '$endpoint'"
+    fail "ENDPOINT_NODE: a name or address is needed, without a port, not '$endpoint'"
 fi
-check NUMBER_OF_HOSTS "$hosts" 1 99999
+check NUMBER_OF_NODES "$nodes" 1 99999
 check PORT "${PORT=29500}" 1 65535
 check MAX_RESTARTS "${MAX_RESTARTS=3}" 0 99999
 gpus=$(count_gpus)
@@ -57,8 +57,8 @@ script=${SCRIPT:-train.py}
 # Restarted ranks meet anew, at an address that rank 0 publishes. Without this variable they may read
 # the one of the attempt before, and find nobody there.
 command=(env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONUNBUFFERED=1)
-command+=(torchrun --nnodes "$hosts" --nproc-per-node "$RANKS" --max-restarts "$MAX_RESTARTS")
-command+=(--rdzv-backend c10d --rdzv-endpoint "$endpoint:$PORT" --rdzv-id "${RUN_ID:-room5}")
+command+=(torchrun --nnodes "$nodes" --nproc-per-node "$RANKS" --max-restarts "$MAX_RESTARTS")
+command+=(--rdzv-backend c10d --rdzv-endpoint "$endpoint:$PORT" --rdzv-id "${RUN_ID:-stage5}")
 command+=(${LOCAL_ADDR:+--local-addr "$LOCAL_ADDR"})
 command+=("${here%/launch}/$script" "$@")
 if [ "$dry_run" ]; then

@@ -26,7 +26,7 @@ def look(cases: list[tuple[str, int, float | None]]) -> list[list[list[Event]]]:
 
 def make(net: str, width: int) -> nn.Module:
     if net == "wide_net":
-        return import_module("03_ddp_spawn.by_hand").wide_net()
+        return import_module("03_ddp_spawn.from_scratch").wide_net()
     return import_module("benchmarks.timeline").make_net(width)
 
 

@@ -1,7 +1,7 @@
 """Drawings of the fifth notebook: who has added up what, in a chunk, on a rank, in a ring.
 
 A chunk is four stripes, one for each rank, from left to right. A stripe is filled if what this rank
-began with is in the sum: by_hand.py's digits, of which 1011 says ranks 0, 1 and 3.
+began with is in the sum: from_scratch.py's digits, of which 1011 says ranks 0, 1 and 3.
 """
 
 from importlib import import_module
@@ -9,7 +9,7 @@ from importlib import import_module
 from matplotlib.patches import Rectangle
 
 lesson = import_module("notebooks.lesson")
-by_hand = import_module("05_multinode.by_hand")
+from_scratch = import_module("05_multinode.from_scratch")
 
 RANKS = 4
 STEPS = 2 * (RANKS - 1)
@@ -57,7 +57,7 @@ def draw_ring(axes, states, frame) -> None:
     axes.axis("off")
     done, on_the_way = frame // 2, frame % 2 == 1
     before, state = states[max(0, done - 1)], states[done]
-    steps = [by_hand.schedule(rank, RANKS)[min(done, STEPS - 1)] for rank in range(RANKS)]
+    steps = [from_scratch.schedule(rank, RANKS)[min(done, STEPS - 1)] for rank in range(RANKS)]
     for rank, (x, y) in enumerate(PLACES):
         axes.text(x, y + (1.05 if y > 4 else -1.05), f"rank {rank}", ha="center", va="center")
         for chunk in range(RANKS):
@@ -88,5 +88,5 @@ def said(frame: int, phase: str) -> str:
     if frame == 2 * STEPS:
         return f"after {STEPS} steps\nall have all"
     number = (frame + 1) // 2
-    phase = phase if frame % 2 else by_hand.schedule(0, RANKS)[number - 1].phase
+    phase = phase if frame % 2 else from_scratch.schedule(0, RANKS)[number - 1].phase
     return f"step {number} of {STEPS}\n{phase}:\n{PHASES[phase]}"

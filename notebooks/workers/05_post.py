@@ -1,6 +1,6 @@
 """Ranks on threads, and a post office between them that counts: how much, and how long a chain.
 
-by_hand.py's ways run on it as they are, without processes and on as many ranks as one likes.
+from_scratch.py's ways run on it as they are, without processes and on as many ranks as one likes.
 Nothing here is timed.
 """
 
@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-by_hand = import_module("05_multinode.by_hand")
+from_scratch = import_module("05_multinode.from_scratch")
 
 
 class Counted(NamedTuple):
@@ -29,9 +29,9 @@ def play(way: str | Callable, ranks: int, length: int = 720_720) -> Counted:
     """All-reduce vectors of a one, a two, a three, ... over so many ranks, and count.
 
     length: of a vector; the default divides by 2, 3, ... 16, so chunks are equal and counts exact.
-    way: a name of by_hand.WAYS, or a function like those in it: it gets a vector [length] and
-    leaves the sum there, and calls by_hand.dist, or by_hand.exchange. Raises TimeoutError if the
-    ranks wait for each other, and whatever a rank raises.
+    way: a name of from_scratch.WAYS, or a function like those in it: it gets a vector [length] and
+    leaves the sum there, and calls from_scratch.dist, or from_scratch.exchange. Raises TimeoutError
+    if the ranks wait for each other, and whatever a rank raises.
     """
     post, errors = Post(ranks), []
     vectors = [torch.full((length,), rank + 1, dtype=torch.int16) for rank in range(ranks)]
@@ -39,11 +39,11 @@ def play(way: str | Callable, ranks: int, length: int = 720_720) -> Counted:
     def live(rank: int) -> None:
         post.own.rank = rank
         try:
-            by_hand.WAYS.get(way, way)(vectors[rank])
+            from_scratch.WAYS.get(way, way)(vectors[rank])
         except Exception as error:
             errors.append(error)
 
-    with patch.object(by_hand, "dist", post):
+    with patch.object(from_scratch, "dist", post):
         threads = [threading.Thread(target=live, args=(k,), daemon=True) for k in range(ranks)]
         for thread in threads:
             thread.start()

@@ -1,10 +1,10 @@
 """How long a sum takes by ring, star and tree on four ranks, and by gloo's own all-reduce.
 
 Twice: on one machine, where bytes travel through memory, and with hosts of their own (namespaces,
-made by hosts.py), whose cables carry 100 Mb/s in either direction. The ways are by_hand.py's and
-take turns. A sum has arrived when the last rank has it. Of each round's repeats the median counts,
-of the rounds the quickest: whatever else a machine does makes a sum take longer, never shorter.
-Then gloo on two ranks, likewise. The second half needs Linux and root.
+made by hosts.py), whose cables carry 100 Mb/s in either direction. The ways are those of
+from_scratch.py and take turns. A sum has arrived when the last rank has it. Of each round's repeats
+the median counts, of the rounds the quickest: whatever else a machine does makes a sum take longer,
+never shorter. Then gloo on two ranks, likewise. The second half needs Linux and root.
 
     sudo env "PATH=$PATH" python notebooks/workers/05_ways.py --write notebooks/results/05_ways.json
 """
@@ -25,9 +25,9 @@ import torch.distributed as dist
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-by_hand = importlib.import_module("05_multinode.by_hand")
+common = importlib.import_module("benchmarks.common")
+from_scratch = importlib.import_module("05_multinode.from_scratch")
 hosts = importlib.import_module("05_multinode.hosts")
-train = importlib.import_module("05_multinode.train")
 
 BYTES = [2**10, 2**13, 2**16, 116_136, 2**18, 2**20, 2**22]  # 116,136: the ConvNet's
 SHAPE = "root tbf rate 100mbit burst 16kb latency 400ms"  # tbf: a bucket with a hole
@@ -46,7 +46,7 @@ def main() -> None:
         print(f"05_ways.py: {reason}", file=sys.stderr)
         sys.exit(2)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # take the hosts down
-    result = {"about": f"{train.device_name('cpu')}, torch {torch.__version__}", "ranks": 4}
+    result = {"about": f"{common.device_name()}, torch {torch.__version__}", "ranks": 4}
     result["one machine"] = ranks_of([start_here(rank) for rank in range(4)])
     with hosts.hosts_for_a_while(4, NET) as four, slow_cables(four):
         lines = {f"host{rank}": line(rank, "10.5.0.1") for rank in range(4)}
@@ -54,8 +54,7 @@ def main() -> None:
         result["cables of 100 Mb/s"] = ranks_of(ranks)
     print(json.dumps(result, indent=1))
     if args.write:
-        text = json.dumps(result, indent=1) + "\n"
-        train.write_whole(args.write, lambda temp: temp.write_text(text))
+        common.write_json(args.write, result)
 
 
 def line(rank: int, master: str) -> list[str]:
@@ -93,7 +92,7 @@ def run_rank(rank: int, master: str) -> None:
     store = dist.TCPStore(master, PORT, is_master=rank == 0, timeout=timedelta(seconds=60))
     found = {}
     for name, world_size, ways in (
-        ("ways", 4, {"gloo": dist.all_reduce} | by_hand.WAYS),
+        ("ways", 4, {"gloo": dist.all_reduce} | from_scratch.WAYS),
         ("two", 2, {"gloo": dist.all_reduce}),
     ):
         if rank < world_size:

@@ -12,7 +12,6 @@ makes a run longer, never shorter.
 
 import argparse
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,6 +23,7 @@ from torchvision import datasets, transforms
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
+common = importlib.import_module("benchmarks.common")
 stage1 = importlib.import_module("01_baseline.train")
 
 BATCH, WARM_UP, STEPS = 120, 10, 100
@@ -33,11 +33,11 @@ CPU = torch.device("cpu")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw")
-    parser.add_argument("--repeats", type=stage1.number(int, 1), default=3, help="of each way (3)")
+    parser.add_argument("--repeats", type=int, default=3, help="of each way (3)")
     parser.add_argument("--write", type=Path, help="file for the result, as JSON")
-    args = parser.parse_args()
+    args = common.parse(parser, repeats=1)
     torch.set_num_threads(1)
-    name, train_set, _ = stage1.load_mnist(args.data)
+    train_set, test_set = stage1.load_mnist(args.data)
     plain = datasets.MNIST(args.data, transform=transforms.ToTensor())
     ways = {f"one by one{with_workers(n)}": one_by_one(plain, n) for n in (0, 1, 2)}
     ways |= {f"whole batches{with_workers(n)}": whole_batches(train_set, n) for n in (0, 1)}
@@ -50,11 +50,10 @@ def main() -> None:
         cells = "".join(f"{phase:>10} {value:6.2f}" for phase, value in phases.items())
         print(f"{way:28}{cells}   sum {total(phases):6.2f} ms")
     if args.write:
-        about = f"{stage1.device_name('cpu')}, torch {torch.__version__}"
-        result = {"about": about, "dataset": name, "batch": BATCH, "steps": STEPS}
+        result = {"about": f"{common.device_name()}, torch {torch.__version__}"}
+        result |= {"dataset": common.dataset_name(test_set), "batch": BATCH, "steps": STEPS}
         result |= {"repeats": args.repeats, "milliseconds_per_step": quickest}
-        text = json.dumps(result, indent=1) + "\n"
-        stage1.write_whole(args.write, lambda temp: temp.write_text(text))
+        common.write_json(args.write, result)
 
 
 def with_workers(number: int) -> str:
@@ -69,15 +68,14 @@ def one_by_one(data: datasets.MNIST, workers: int) -> tuple[DataLoader, Callable
 
 def whole_batches(data: stage1.MNIST, workers: int) -> tuple[DataLoader, Callable]:
     """-> stage 1's loader, and its own to_device, which scales the bytes"""
-    args = argparse.Namespace(batch_size=BATCH, workers=workers, device="cpu")
-    return stage1.make_loader(data, args), stage1.to_device
+    return common.make_loader(data, BATCH, workers), stage1.to_device
 
 
 def measure(loader: Iterable, prepare: Callable) -> dict[str, float]:
     """Train for some steps from a fresh start -> milliseconds of a step in each phase."""
     torch.manual_seed(0)
     model = stage1.ConvNet().to(memory_format=torch.channels_last).train()
-    optimizer, schedule = stage1.sgd_one_cycle(model, 0.1, WARM_UP + STEPS)
+    optimizer, schedule = common.sgd_one_cycle(model, 0.1, WARM_UP + STEPS)
     batches = iter(loader)
     for step in range(WARM_UP + STEPS):
         if step in (0, WARM_UP):  # what the first watch has seen is thrown away
@@ -91,7 +89,7 @@ def measure(loader: Iterable, prepare: Callable) -> dict[str, float]:
         watch.lap("backward")
         optimizer.step()
         schedule.step()
-        watch.lap("step")
+        watch.lap("optimizer")
     return {phase: 1000 * seconds / STEPS for phase, seconds in watch.seconds().items()}
 
 

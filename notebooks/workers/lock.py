@@ -11,7 +11,6 @@ whatever else a machine does makes a try longer, never shorter.
 
 import argparse
 import importlib
-import json
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ import torch.multiprocessing as mp
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-stage2 = importlib.import_module("02_dp.train")
+common = importlib.import_module("benchmarks.common")
 
 LAYERS, SIZES, TRIES, SECONDS = 10, (4, 32, 64, 96, 128, 192, 256), 8, 0.02
 
@@ -43,9 +42,9 @@ def main() -> None:
         rows[-1] |= dict(zip(("threads", "processes"), (2 * one / both for both in two)))
         print("  ".join(f"{key} {value:.2f}" for key, value in rows[-1].items()))
     if args.write:
-        about = f"{stage2.device_name('cpu')}, 2 cores, Python {sys.version.split()[0]}"
-        text = json.dumps({"about": f"{about}, torch {torch.__version__}", "rows": rows}, indent=1)
-        stage2.write_whole(args.write, lambda temp: temp.write_text(text + "\n"))
+        about = f"{common.device_name()}, 2 cores, Python {sys.version.split()[0]}"
+        result = {"about": f"{about}, torch {torch.__version__}", "rows": rows}
+        common.write_json(args.write, result)
 
 
 def shared(workers: int):

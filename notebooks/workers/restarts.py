@@ -9,7 +9,6 @@ The two ways take turns.
 
 import argparse
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-stage4 = importlib.import_module("04_ddp_torchrun.train")
+common = importlib.import_module("benchmarks.common")
 
 VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 WAYS = {"as it comes": "0", "with a new store": "1"}
@@ -28,9 +27,9 @@ WAYS = {"as it comes": "0", "with a new store": "1"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tries", type=stage4.number(int, 1), default=12, help="of each way (12)")
+    parser.add_argument("--tries", type=int, default=12, help="of each way (12)")
     parser.add_argument("--write", type=Path, help="file for the result, as JSON")
-    args = parser.parse_args()
+    args = common.parse(parser, tries=1)
     came_back = dict.fromkeys(WAYS, 0)
     for _ in range(args.tries):
         for way, value in WAYS.items():
@@ -38,10 +37,9 @@ def main() -> None:
     for way, count in came_back.items():
         print(f"{way:18}{count:3} of {args.tries} came back")
     if args.write:
-        about = f"2 ranks, gloo, {stage4.device_name('cpu')}, torch {torch.__version__}"
+        about = f"2 ranks, gloo, {common.device_name()}, torch {torch.__version__}"
         result = {"about": about, "tries": args.tries, "came_back": came_back}
-        text = json.dumps(result, indent=1) + "\n"
-        stage4.write_whole(args.write, lambda temp: temp.write_text(text))
+        common.write_json(args.write, result)
 
 
 def restarts(value: str) -> bool:

@@ -24,10 +24,10 @@ def four_moves(grid) -> None:
     """Six panels: what travels between device 0 and the others in a step of DataParallel."""
     moves = {
         "1. replicate": ("out", "the model", "backward"),
-        "2. scatter": ("out", "images", "step"),
+        "2. scatter": ("out", "images", "optimizer"),
         "3. parallel apply": ("", "each its share", ""),
-        "4. gather": ("back", "outputs", "step"),
-        "5. after the loss": ("out", "their gradient", "step"),
+        "4. gather": ("back", "outputs", "optimizer"),
+        "5. after the loss": ("out", "their gradient", "optimizer"),
         "6. backward, add up": ("back", "gradients", "backward"),
     }
     for axes, (move, (way, what, color)) in zip(grid.flat, moves.items()):

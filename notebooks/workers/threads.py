@@ -11,7 +11,6 @@ first two steps of each number do not count; the figure is the median of those t
 
 import argparse
 import importlib
-import json
 import os
 import statistics
 import sys
@@ -25,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
+common = importlib.import_module("benchmarks.common")
 stage4 = importlib.import_module("04_ddp_torchrun.train")
 CORES, IMAGES, WARM_UP = 2, 60, 2
 
@@ -32,11 +32,11 @@ CORES, IMAGES, WARM_UP = 2, 60, 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--threads", type=stage4.number(int, 1), nargs="+", default=[1, 16], help="of each rank")
-    add("--steps", type=stage4.number(int, 1), default=5, help="that count, of each number (5)")
-    add("--rounds", type=stage4.number(int, 1), default=1, help="over all numbers (1)")
+    add("--threads", type=int, nargs="+", default=[1, 16], help="of each rank")
+    add("--steps", type=int, default=5, help="that count, of each number (5)")
+    add("--rounds", type=int, default=1, help="over all numbers (1)")
     add("--write", type=Path, help="file for the result, as JSON")
-    args = parser.parse_args()
+    args = common.parse(parser, steps=1, rounds=1)
     came_with = torch.get_num_threads()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
@@ -46,13 +46,11 @@ def main() -> None:
     if dist.get_rank() == 0:
         for threads, seconds in medians.items():
             print(f"{threads:3} threads: {1000 * seconds:8.2f} ms per step", file=sys.stderr)
-        about = f"2 ranks on {CORES} cores, {stage4.device_name('cpu')}, torch {torch.__version__}"
+    if dist.get_rank() == 0 and args.write:
+        about = f"2 ranks on {CORES} cores, {common.device_name()}, torch {torch.__version__}"
         ms = {threads: 1000 * seconds for threads, seconds in medians.items()}
         result = {"about": about, "steps": args.steps, "rounds": args.rounds}
-        result |= {"milliseconds_per_step": ms}
-        text = json.dumps(result, indent=1) + "\n"
-        if args.write:
-            stage4.write_whole(args.write, lambda temp: temp.write_text(text))
+        common.write_json(args.write, result | {"milliseconds_per_step": ms})
     if "LESSON_GIVEN" in os.environ:
         importlib.import_module("notebooks.lesson").give(came_with=came_with, medians=medians)
     dist.destroy_process_group()

@@ -1,0 +1,274 @@
+"""Stage 2 from scratch: DataParallel out of its four moves, on threads.
+
+In each step DataParallel copies the model to every device (replicate), splits the batch (scatter),
+runs the copies on threads (parallel apply) and puts their outputs together on the first device
+(gather). In backward the copies' gradients are added up there. Without GPUs a thread stands in for
+a device, so all of it runs on a CPU.
+
+    python 02_dp/from_scratch.py
+    python 02_dp/from_scratch.py --train --epochs 1
+
+With --train it trains as stage 2 does, with its flags and --devices N (2 on a CPU).
+"""
+
+import argparse
+import copy
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class DataParallel:
+    """Spreads each batch over several devices, as nn.DataParallel does.
+
+    It is no nn.Module: what it does not have itself it asks the bare model for. So `parameters()`,
+    `state_dict()`, `train()` and every attribute are the bare model's, without "module." anywhere.
+
+    module: the bare model, on the first device. devices: one for each replica; on a CPU the same
+    one several times. Raises ValueError without a device.
+    """
+
+    def __init__(self, module: nn.Module, devices: list[torch.device]):
+        if not devices:
+            raise ValueError("DataParallel needs at least one device")
+        self.module, self.devices = module, devices
+        # The first replica is the model itself: its running statistics are the ones that are kept.
+        self.replicas = [module] + [copy.deepcopy(module).to(device) for device in devices[1:]]
+        self.threads = [start_thread() for _ in devices]
+        self.traffic = Counter()  # bytes between the first device and the others
+
+    def __getattr__(self, name: str):
+        if name == "module":  # not there yet, in a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [B, ...] on the first device -> outputs [B, ...], there too."""
+        self.replicate()
+        outputs = self.parallel_apply(self.scatter(x))
+        anchor = torch.empty(0, requires_grad=True)  # makes autograd call Gather.backward
+        return Gather.apply(self, outputs, anchor)
+
+    @torch.no_grad()
+    def replicate(self) -> None:
+        """Copy parameters and buffers to all other devices, in every step anew."""
+        for replica in self.replicas[1:]:
+            replica.train(self.module.training)
+            for copied, original in zip(tensors(replica), tensors(self.module)):
+                copied.copy_(original)
+                self.traffic["model out"] += original.nbytes
+
+    def scatter(self, x: Tensor) -> list[Tensor]:
+        """Split the batch: as many shards as devices, or fewer if the batch is small."""
+        shards = x.chunk(len(self.devices))
+        self.traffic["images out"] += sum(shard.nbytes for shard in shards[1:])
+        return [shard.to(device) for shard, device in zip(shards, self.devices)]
+
+    def parallel_apply(self, shards: list[Tensor]) -> list[Tensor]:
+        """Run each replica on its shard, in a thread of its own."""
+        wanted = torch.is_grad_enabled()  # a setting of the calling thread, unknown to the others
+
+        def forward(replica, shard):
+            with torch.set_grad_enabled(wanted):
+                return replica(shard)
+
+        return on_threads(self.threads, forward, self.replicas, shards)
+
+    def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
+        """Run each replica's backward in its own thread, then add up on the first device.
+
+        PyTorch computes a CPU's backward in the thread that asks for it: asked once, it would take
+        the replicas one after the other. For GPUs it keeps a thread per device itself.
+        """
+        parts = gradient.split([len(output) for output in outputs])
+        parts = [part.to(output.device) for part, output in zip(parts, outputs)]
+        self.traffic["output gradients out"] += sum(part.nbytes for part in parts[1:])
+        if gradient.is_cuda:
+            torch.autograd.backward(outputs, parts)
+        else:
+            on_threads(self.threads, Tensor.backward, outputs, parts)
+        for replica in self.replicas[1:]:
+            for total, own in zip(self.module.parameters(), replica.parameters()):
+                if own.grad is not None:
+                    total.grad += own.grad.to(total.device)
+                    self.traffic["gradients back"] += own.grad.nbytes
+                    own.grad = None
+
+
+class Gather(torch.autograd.Function):
+    """Put the outputs together on the first device; in backward, split the gradient."""
+
+    @staticmethod
+    def forward(ctx, parallel: DataParallel, outputs: list[Tensor], anchor: Tensor) -> Tensor:
+        ctx.parallel, ctx.outputs = parallel, outputs
+        parallel.traffic["outputs back"] += sum(output.nbytes for output in outputs[1:])
+        return torch.cat([output.detach().to(outputs[0].device) for output in outputs])
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[None, None, None]:
+        ctx.parallel.backward(ctx.outputs, gradient)
+        return None, None, None
+
+
+def tensors(module: nn.Module) -> list[Tensor]:
+    """All that makes up the state of a model: parameters, then buffers."""
+    return [*module.parameters(), *module.buffers()]
+
+
+def start_thread() -> SimpleQueue:
+    """Start a thread that works off (future, function, arguments) -> the queue to put them in.
+
+    The thread never ends: it is a daemon, which goes with the process. One that has run a backward
+    and ends while Python shuts down asks for an interpreter that is gone, and aborts the process.
+    """
+    tasks = SimpleQueue()
+
+    def work():
+        while True:
+            future, function, arguments = tasks.get()
+            try:
+                future.set_result(function(*arguments))
+            except Exception as error:  # it belongs to whoever waits for the result
+                future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return tasks
+
+
+def on_threads(threads: list[SimpleQueue], function: Callable, *arguments: list) -> list:
+    """map(function, *arguments), every call on a thread of its own, all at once."""
+    futures = []
+    for tasks, *own in zip(threads, *arguments):
+        futures.append(Future())
+        tasks.put((futures[-1], function, own))
+    return [future.result() for future in futures]
+
+
+# ---------------------------------------------------------------- the proof
+
+
+def prove() -> None:
+    from train import ConvNet
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = ConvNet().double()  # 16 digits: rounding cannot be taken for a mistake
+    x, y = torch.rand(120, 1, 28, 28, dtype=torch.double), torch.randint(10, (120,))
+    parallel = DataParallel(model, [torch.device("cpu")] * 3)
+    print("120 images on 3 threads, float64. The largest difference to the bare model:")
+    model.eval()
+    for when in ("", ", after a step"):  # by then the replicas need the new parameters
+        outputs, gradients = differences(parallel, model, x, y)
+        claim(outputs < 1e-12, f"outputs, BatchNorm's statistics frozen{when}: {outputs:.0e}")
+        claim(gradients < 1e-12, f"gradients, BatchNorm's statistics frozen{when}: {gradients:.0e}")
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    model.train()
+    outputs, gradients = differences(parallel, model, x, y)
+    claim(outputs > 0.01, f"outputs, live statistics: {outputs:.2f}; each replica sees a third")
+    claim(gradients > 0.001, f"gradients, live statistics: {gradients:.3f}")
+    alone = copy.deepcopy(model)
+    parallel(x), alone(x[:40])
+    far = (model.block1[1].running_mean - alone.block1[1].running_mean).abs().max().item()
+    claim(far < 1e-12, f"the running mean that is kept, to that of the first third: {far:.0e}")
+
+    print("\nWhat the wrapper lets through to the bare model:")
+    same = all(a is b for a, b in zip(parallel.parameters(), model.parameters(), strict=True))
+    claim(same, "parameters() are the bare model's own")
+    claim(parallel.linear is model.linear, "so is every attribute, such as .linear")
+    claim(list(parallel.state_dict()) == list(model.state_dict()), 'no "module." in the checkpoint')
+
+    print("\nBytes between the first device and the others, in a step of 120 images, float32:")
+    steps = {devices: bytes_per_step(ConvNet(), x.float(), y, devices) for devices in (1, 2, 4, 8)}
+    print(f"{'devices':>20}" + "".join(f"{devices:12}" for devices in steps))
+    for part in steps[8]:
+        print(f"{part:>20}" + "".join(f"{step[part]:12,}" for step in steps.values()))
+    print(f"{'sum':>20}" + "".join(f"{step.total():12,}" for step in steps.values()))
+    size = sum(tensor.nbytes for tensor in tensors(ConvNet()))
+    grows = all(step["model out"] == (n - 1) * size for n, step in steps.items())
+    claim(grows, f"the model's {size:,} bytes go out once for each device but the first")
+
+    if torch.cuda.device_count() > 1:
+        compare_on_gpus(ConvNet().cuda().eval(), x.float().cuda(), y.cuda())
+    else:
+        print("\n(nn.DataParallel itself needs two GPUs: not compared here)")
+
+
+def differences(parallel, model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
+    """-> how far two ways to call a model are apart in one batch: in outputs, in gradients."""
+    found = []
+    for call in (model, parallel):
+        model.zero_grad()
+        outputs = call(x)
+        F.cross_entropy(outputs, y).backward()
+        gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+        found.append((outputs.detach(), gradient))
+    return tuple((a - b).abs().max().item() for a, b in zip(*found))
+
+
+def bytes_per_step(model: nn.Module, x: Tensor, y: Tensor, devices: int) -> Counter:
+    """What passes through the first device in one step, in bytes, by what it is."""
+    parallel = DataParallel(model, [x.device] * devices)
+    F.cross_entropy(parallel(x), y).backward()
+    return parallel.traffic
+
+
+def compare_on_gpus(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """The same step by nn.DataParallel and by ours, on all GPUs, BatchNorm's statistics frozen."""
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    for name, parallel in (("nn.", nn.DataParallel(model)), ("our ", DataParallel(model, devices))):
+        outputs, gradients = differences(parallel, model, x, y)
+        claim(max(outputs, gradients) < 1e-3, f"{name}DataParallel: {outputs:.0e}, {gradients:.0e}")
+
+
+def train_on_threads() -> None:
+    """Stage 2's program, with its flags and its record, on the DataParallel of this file."""
+    import train
+
+    parser = train.base_parser()
+    parser.description = __doc__
+    parser.add_argument("--train", action="store_true", help="train, instead of proving")
+    parser.add_argument("--devices", type=int, default=2, help="threads, on a CPU (2)")
+    args = train.parse(parser)
+    if args.device == "cuda":
+        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    else:
+        devices = [torch.device("cpu")] * args.devices
+    if len(devices) < 2:
+        train.stop(f"{len(devices)} device(s): at least 2 are needed to split a batch")
+    wrap = partial(DataParallel, devices=devices)
+    train.train(args, devices[0], len(devices), wrap, name="02_dp-threads")
+
+
+def main() -> None:
+    if "--train" in sys.argv:
+        train_on_threads()
+        return
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    prove()
+
+
+def claim(held: bool, text: str) -> None:
+    """Print what was found; if it is not what this script claims, end with exit code 1."""
+    print("ok    " if held else "FAILED", text)
+    if not held:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\n02_dp/from_scratch.py: interrupted", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(130)  # at once: threads that are still at work would abort an orderly shutdown

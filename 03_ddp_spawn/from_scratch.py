@@ -1,0 +1,343 @@
+"""Stage 3 from scratch: DistributedDataParallel out of hooks, buckets and all-reduce.
+
+Two versions. NaiveDDP waits until backward is over, then all-reduces one gradient after the other.
+BucketedDDP does what PyTorch's DDP does: gradients go into buckets in the order in which they
+arrive, and a full bucket is all-reduced while backward goes on computing the rest. The script shows
+on two ranks that both give the gradients of PyTorch's DDP, and BucketedDDP its very buckets.
+
+    python 03_ddp_spawn/from_scratch.py
+    python 03_ddp_spawn/from_scratch.py --train naive --epochs 1
+    python 03_ddp_spawn/from_scratch.py --train bucketed --epochs 1
+
+With --train it trains as stage 3 does, with its flags.
+"""
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import chain, repeat
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a process group: docs/backends.md says why
+import torch.multiprocessing as mp
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+MIB = 2**20
+
+
+class NaiveDDP(nn.Module):
+    """Averages gradients over the ranks: one blocking all-reduce each, when backward is over.
+
+    module: every rank's own copy of one model, each parameter of which gets a gradient in every
+    backward. Raises ValueError on all ranks if they have not brought the same model.
+    """
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+        self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.arrived = []  # in this backward: indices of parameters, in order
+        self.wanted = self.averaging = True
+        check_same_model(self.trained)
+        for tensor in chain(module.parameters(), module.buffers()):
+            dist.broadcast(tensor.detach(), src=0)  # all ranks begin with rank 0's numbers
+        for index, parameter in enumerate(self.trained):
+            # Autograd calls the hook when it has put the whole gradient into parameter.grad.
+            parameter.register_post_accumulate_grad_hook(partial(self.on_gradient, index))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if self.arrived:
+            missing = len(self.trained) - len(self.arrived)
+            raise RuntimeError(f"{missing} parameters got no gradient in the last backward")
+        self.averaging = self.wanted
+        return self.module(*inputs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """What is forwarded in here only adds to each rank's own gradients, as with DDP."""
+        self.wanted = False
+        try:
+            yield
+        finally:
+            self.wanted = True
+
+    def on_gradient(self, index: int, parameter: Tensor) -> None:
+        if self.averaging:
+            self.arrived.append(index)
+            self.take(index, parameter.grad)
+            if len(self.arrived) == len(self.trained):  # the last one: backward is over
+                self.finish()
+                self.arrived = []
+
+    def take(self, index: int, gradient: Tensor) -> None:
+        """One gradient has arrived. The naive way is to do nothing yet."""
+
+    def finish(self) -> None:
+        for parameter in self.trained:
+            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad)
+
+
+class BucketedDDP(NaiveDDP):
+    """Averages gradients bucket by bucket, while backward goes on: what DDP does.
+
+    bucket_cap_mb: MiB after which a bucket is full; None for DDP's own, 1 for the first bucket,
+    which thus leaves early, and 25 for the others; the same on all ranks.
+    """
+
+    def __init__(self, module: nn.Module, bucket_cap_mb: float | None = None):
+        super().__init__(module)
+        self.caps = (1 * MIB, 25 * MIB) if bucket_cap_mb is None else (bucket_cap_mb * MIB,) * 2
+        self.rebuilt = False
+        self.log = []  # what happened in the last backward: for the reader
+        self.fill([list(range(len(self.trained)))])  # at first everything is in one bucket
+
+    def fill(self, indices: list[list[int]]) -> None:
+        """Make a bucket of each list of parameters."""
+        self.indices = indices
+        self.buckets = [Bucket([self.trained[i] for i in bucket]) for bucket in indices]
+        self.place_of = {
+            i: (number, place)
+            for number, bucket in enumerate(indices)
+            for place, i in enumerate(bucket)
+        }
+        self.launched = 0
+
+    def take(self, index: int, gradient: Tensor) -> None:
+        if len(self.arrived) == 1:
+            self.log = []
+        self.log.append(f"gradient {index}")
+        number, place = self.place_of[index]
+        self.buckets[number].add(place, gradient)
+        # In the same order on every rank: a bucket that is full too early waits for its turn.
+        while self.launched < len(self.buckets) and self.buckets[self.launched].full():
+            self.log.append(f"bucket {self.launched} leaves")
+            self.buckets[self.launched].launch()
+            self.launched += 1
+
+    def finish(self) -> None:
+        for bucket in self.buckets:
+            bucket.wait_and_write_back()
+        self.launched = 0
+        if not self.rebuilt:  # once: now it is known in which order gradients arrive
+            order = torch.tensor(self.arrived, device=self.trained[0].device)
+            dist.broadcast(order, src=0)  # or each rank might have buckets of its own
+            sizes = [parameter.nbytes for parameter in self.trained]
+            self.fill(assign(order.tolist(), sizes, *self.caps))
+            self.rebuilt = True
+
+
+class Bucket:
+    """One flat tensor, with a place for the gradient of each of its parameters."""
+
+    def __init__(self, parameters: list[Tensor]):
+        self.parameters = parameters
+        self.flat = parameters[0].new_zeros(sum(p.numel() for p in parameters))
+        self.places, start = [], 0
+        for p in parameters:
+            self.places.append(self.flat.as_strided(p.size(), p.stride(), start))
+            start += p.numel()
+        self.missing, self.work = len(parameters), None
+
+    def add(self, place: int, gradient: Tensor) -> None:
+        torch.div(gradient, dist.get_world_size(), out=self.places[place])
+        self.missing -= 1
+
+    def full(self) -> bool:
+        return self.missing == 0
+
+    def launch(self) -> None:
+        self.work = dist.all_reduce(self.flat, async_op=True)  # returns at once
+
+    def wait_and_write_back(self) -> None:
+        self.work.wait()
+        for parameter, averaged in zip(self.parameters, self.places):
+            parameter.grad.copy_(averaged)
+        self.missing, self.work = len(self.parameters), None
+
+
+def assign(order: list[int], sizes: list[int], first: float, cap: float) -> list[list[int]]:
+    """Fill buckets with parameters in the given order; a bucket that has reached its cap is closed.
+
+    order: indices of parameters. sizes: bytes of each parameter, by index. first, cap: bytes that
+    close the first bucket, and each of the others. A tensor is never split, so a bucket may exceed
+    its cap. Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
+    """
+    caps = chain([first], repeat(cap))
+    buckets, limit = [[]], next(caps)
+    for index in order:
+        if buckets[-1] and sum(sizes[i] for i in buckets[-1]) >= limit:
+            buckets.append([])
+            limit = next(caps)
+        buckets[-1].append(index)
+    return buckets
+
+
+def check_same_model(parameters: list[Tensor]) -> None:
+    """Raise ValueError, on every rank, unless all ranks have the same parameters, at least one."""
+    models = [None] * dist.get_world_size()
+    dist.all_gather_object(models, [(tuple(p.shape), str(p.dtype)) for p in parameters])
+    if not models[0] or any(model != models[0] for model in models):
+        raise ValueError(f"the ranks need the same parameters to train, they have {models}")
+
+
+# ---------------------------------------------------------------- the proof
+
+
+def prove() -> None:
+    """All that this script claims, seen from one of the ranks."""
+    from train import ConvNet
+
+    for make in (ConvNet, wide_net):
+        for cap in (0.01, 1, 5, 25, None):
+            compare(make, cap)
+
+    say("\nWhen do buckets leave? The wide net with bucket_cap_mb=1:")
+    model = BucketedDDP(wide_net(), 1)
+    step(model, *batch())
+    claim(model.log[-1] == "bucket 0 leaves", "1st backward: one bucket, after the last gradient")
+    step(model, *batch())
+    after = len(model.log) - model.log.index("bucket 0 leaves")
+    gradients = sum(event.startswith("gradient") for event in model.log[-after:])
+    text = f"2nd backward: bucket 0 leaves with {gradients} of 16 gradients to come"
+    claim(gradients == 12, text)
+    say("      " + ", ".join(model.log[:8]) + ", ...")
+
+    say("\nno_sync: micro-batches of 8, the gradients averaged only with the third (float64)")
+    for wrap in (BucketedDDP, NaiveDDP):
+        model = wrap(ConvNet().double().eval())  # BatchNorm frozen: it would tell batches apart
+        ddp = DistributedDataParallel(copy.deepcopy(model.module))
+        micro = [batch(dtype=torch.double) for _ in range(3)]
+        found, expected = accumulate(model, micro), accumulate(ddp, micro)
+        same = all(map(torch.equal, found, expected))
+        claim(same, f"{wrap.__name__}: the gradients of DDP's own no_sync, bit for bit")
+        whole = gradients_of(ddp, *map(torch.cat, zip(*micro)))
+        far = max((a - b).abs().max().item() for a, b in zip(found, whole))
+        claim(far < 1e-12, f"{wrap.__name__}: those of one batch of 24: {far:.0e}")
+
+
+def compare(make: Callable[[], nn.Module], cap: float | None, steps: int = 4) -> None:
+    """Claim equal gradients, step after step, and equal buckets, for one net and one cap."""
+    torch.manual_seed(dist.get_rank())  # ranks begin with other weights: rank 0's must reach all
+    model = make()
+    ddp = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap, broadcast_buffers=False)
+    bucketed, naive = BucketedDDP(copy.deepcopy(model), cap), NaiveDDP(model)
+    same = True
+    for _ in range(steps):
+        x, y = batch()
+        expected = step(ddp, x, y)
+        same &= all(map(torch.equal, step(bucketed, x, y), expected))
+        same &= all(map(torch.equal, step(naive, x, y), expected))
+    text = f"{make.__name__}, bucket_cap_mb={cap}: {steps} steps with equal gradients, bit for bit"
+    claim(same, text)
+    told = ddp._get_ddp_logging_data()  # a private function, but nobody else tells
+    sizes = ", ".join(str(bucket.flat.nbytes) for bucket in bucketed.buckets)
+    indices = ", ".join(" ".join(map(str, bucket)) for bucket in bucketed.indices)
+    same = told["rebuilt_bucket_sizes"] == sizes
+    same &= told["rebuilt_per_bucket_param_indices"] == indices
+    claim(same, f"    buckets as DDP's: {indices}")
+
+
+def step(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+    """One step of plain gradient descent -> the gradients it was taken with."""
+    gradients = gradients_of(model, x, y)
+    with torch.no_grad():
+        for parameter, gradient in zip(model.parameters(), gradients):
+            parameter -= 0.05 * gradient
+    return gradients
+
+
+def gradients_of(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def accumulate(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """The gradients of several equal batches, averaged over the ranks once, with the last one."""
+    model.zero_grad()
+    for number, (x, y) in enumerate(batches, start=1):
+        with model.no_sync() if number < len(batches) else nullcontext():
+            (F.cross_entropy(model(x), y) / len(batches)).backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def batch(size: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    return torch.rand(size, 1, 28, 28, dtype=dtype), torch.randint(10, (size,))
+
+
+def wide_net() -> nn.Module:
+    """A net of 28 MiB: enough for several buckets."""
+    layers = [nn.Flatten(), nn.Linear(784, 1024)]
+    for _ in range(6):
+        layers += [nn.ReLU(), nn.Linear(1024, 1024)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(1024, 10))
+
+
+def run_rank(rank: int, port: int) -> None:
+    import train
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    with train.process_group(torch.device("cpu"), 60, store=store, rank=rank, world_size=2):
+        prove()
+
+
+def naive(model: nn.Module, **_: bool) -> NaiveDDP:
+    """NaiveDDP in the place of stage 3's DistributedDataParallel."""
+    return NaiveDDP(model)
+
+
+def bucketed(model: nn.Module, **_: bool) -> BucketedDDP:
+    return BucketedDDP(model)
+
+
+def say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def claim(held: bool, text: str) -> None:
+    """Say what was found; if any rank found it otherwise, end with exit code 1."""
+    ranks_that_agree = torch.tensor(int(held))
+    dist.all_reduce(ranks_that_agree)
+    held = ranks_that_agree == dist.get_world_size()
+    say(f"{'ok    ' if held else 'FAILED'} {text}")
+    if not held:
+        sys.exit(1)
+
+
+def main() -> None:
+    import train
+
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
+    parser.add_argument("--train", choices=("naive", "bucketed"), help="train, instead of proving")
+    args, stage_flags = parser.parse_known_args()
+    if args.train:
+        sys.argv[1:] = stage_flags
+        wrap = {"naive": naive, "bucketed": bucketed}[args.train]
+        train.main(wrap, name=f"03_ddp_spawn-{args.train}")
+        return
+    if stage_flags:
+        parser.error(f"{' '.join(stage_flags)}: only with --train")
+    print("Two ranks, each with images of its own: PyTorch's DDP, and ours.\n")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    mp.spawn(run_rank, args=(store.port,), nprocs=2)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except mp.ProcessExitedException:
+        sys.exit(1)  # a claim did not hold, and that was printed
+    except KeyboardInterrupt:
+        print("\n03_ddp_spawn/from_scratch.py: interrupted", file=sys.stderr)
+        sys.exit(130)

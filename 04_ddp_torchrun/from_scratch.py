@@ -1,0 +1,295 @@
+"""Stage 4 from scratch: a launcher, which does the work of torchrun on one machine.
+
+It starts one process per rank, tells each of them in its environment who it is, puts the rank's
+number before what it prints, and watches: when one fails, the others are stopped and the one that
+failed first is named; then all are started again, as often as allowed. Without a script to launch
+it shows that it is as good as torchrun for stage 4.
+
+    python 04_ddp_torchrun/from_scratch.py
+    python 04_ddp_torchrun/from_scratch.py --nproc-per-node 2 04_ddp_torchrun/train.py --epochs 1
+"""
+
+import argparse
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+HERE = Path(__file__).resolve().parent
+
+
+def launch(script: list[str], ranks: int, max_restarts: int = 0) -> int:
+    """Run a script on several ranks until all have ended well, or one has failed for good.
+
+    script: the path of a Python file and its arguments. Returns 0, or the exit code of the rank
+    that failed first; 128 and the number of the signal, as shells do it, if a signal ended it.
+    """
+    run_id = str(uuid.uuid4())
+    for restarts in range(max_restarts + 1):
+        # The ranks meet in this store; on port 0, so that the system picks one that is free. A new
+        # one for each attempt: the last one's addresses in it would lead to ranks that are gone.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        common = environment(ranks, store.port, run_id, restarts, max_restarts)
+        failed = run_once(script, [common | of_rank(rank) for rank in range(ranks)])
+        if failed is None:
+            return 0
+        rank, code, last_lines = failed
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        print(f"launcher: rank {rank} failed first, with {cause}. Its last lines:", file=sys.stderr)
+        print(*(f"    {line}" for line in last_lines), sep="\n", file=sys.stderr)
+        if restarts < max_restarts:
+            print(f"launcher: restart {restarts + 1} of {max_restarts}", file=sys.stderr)
+    return 128 - code if code < 0 else code
+
+
+def environment(ranks: int, port: int, run_id: str, restarts: int, max_restarts: int) -> dict:
+    """What torchrun tells all ranks alike. (A "group" is a machine, a "role" a kind of rank.)"""
+    env = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}  # where the store is
+    env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}  # of all, of this machine
+    env |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}  # one machine
+    env |= {"ROLE_NAME": "default", "ROLE_WORLD_SIZE": str(ranks)}  # one role
+    env |= {"TORCHELASTIC_RUN_ID": run_id}
+    env |= {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+    env |= {"TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
+    env |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store is there: rank 0 need not open it
+    env |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # a failed collective ends a rank on a GPU
+    if ranks > 1:
+        env |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    return env
+
+
+def of_rank(rank: int) -> dict:
+    """What torchrun tells one rank; on one machine all three numbers are the same."""
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)}
+
+
+def run_once(script: list[str], environments: list[dict]) -> tuple[int, int, list[str]] | None:
+    """Start a rank for each environment -> None, or the first that failed: rank, code, last lines.
+
+    No rank is left running, whatever happens here.
+    """
+    ranks, printers = [], []
+    last_lines = [deque(maxlen=5) for _ in environments]
+    try:
+        for rank, env in enumerate(environments):
+            process = subprocess.Popen(
+                [sys.executable, "-u", *script],
+                env=os.environ | env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,  # what a rank has started itself is stopped along with it
+            )
+            ranks.append(process)
+            copy_lines = threading.Thread(
+                target=show, args=(rank, process.stdout, last_lines[rank])
+            )
+            copy_lines.start()
+            printers.append(copy_lines)
+        failed = first_failure(ranks)
+    finally:
+        stop(ranks)
+        for printer in printers:
+            printer.join()
+    return failed and (*failed, list(last_lines[failed[0]]))
+
+
+def show(rank: int, lines, last_lines: deque) -> None:
+    """Print what a rank prints, with its number before each line, and remember the last ones."""
+    with lines:
+        for line in lines:
+            last_lines.append(line.rstrip())
+            sys.stdout.write(f"[rank {rank}] {line.rstrip()}\n")
+            sys.stdout.flush()
+
+
+def first_failure(ranks: list[subprocess.Popen]) -> tuple[int, int] | None:
+    """Wait until a rank has failed -> its number and exit code, or None when all have ended well.
+
+    "First" is the first that is seen: one that has pulled down another may be seen after it.
+    """
+    while True:
+        codes = [process.poll() for process in ranks]
+        for rank, code in enumerate(codes):
+            if code:
+                return rank, code
+        if None not in codes:
+            return None
+        time.sleep(0.05)
+
+
+def stop(ranks: list[subprocess.Popen], patience: float = 5) -> None:
+    """Ask all ranks to end; those that have not done so after `patience` seconds are killed."""
+    for process in ranks:
+        send(process, signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    for process in ranks:
+        try:
+            process.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            send(process, signal.SIGKILL)
+            process.wait()
+
+
+def send(process: subprocess.Popen, number: signal.Signals) -> None:
+    """Send a signal to a rank and to what it has started."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        pass  # they have all ended
+
+
+# ---------------------------------------------------------------- the proof
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+OURS = [sys.executable, str(HERE / "from_scratch.py")]
+SHOW_ENVIRONMENT = """
+import json, os
+if os.environ["RANK"] == "1":  # one alone: the lines of two might run into one another
+    print("ENV" + json.dumps(dict(os.environ)))
+"""
+ONE_RAISES = """
+import os, time
+if os.environ["RANK"] == "1":
+    raise ValueError("rank 1 has had enough")
+time.sleep(60)
+"""
+FAILS_ONCE = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("ranks in the group:", int(total))
+dist.destroy_process_group()
+sys.exit(7 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+"""
+
+
+def prove() -> None:
+    with tempfile.TemporaryDirectory() as temp:
+        prove_environment(Path(temp))
+        prove_training(Path(temp))
+        prove_failures(Path(temp))
+
+
+def prove_environment(folder: Path) -> None:
+    print("What a rank finds in its environment, started by torchrun and by this launcher:")
+    theirs, mine = environment_of_rank_1(TORCHRUN, folder), environment_of_rank_1(OURS, folder)
+    equal = sorted(name for name in mine if mine[name] == theirs.get(name))
+    claim(len(equal) >= 14, f"equal: {', '.join(equal)}")
+    other = sorted(set(mine) - set(equal))
+    right = other == ["MASTER_PORT", "TORCHELASTIC_RUN_ID"]
+    claim(right, f"another value, as in any two runs: {', '.join(other)}")
+    missing = sorted(set(theirs) - set(mine))
+    right = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}.issuperset(missing)
+    claim(right, f"for torchrun's own report, so not here: {', '.join(missing)}")
+
+
+def prove_training(folder: Path) -> None:
+    print("\nStage 4 on 2 ranks, 600 random images, 2 epochs:", flush=True)
+    write_random_images(folder / "data")
+    theirs, mine = train(TORCHRUN, folder, "theirs"), train(OURS, folder, "ours")
+    history = [
+        [(epoch["loss"], epoch["test"]) for epoch in run["history"]] for run in (theirs, mine)
+    ]
+    claim(history[0] == history[1], f"equal losses and counts: {history[0]}")
+    models = [torch.load(folder / f"{name}.pt")["model"].values() for name in ("theirs", "ours")]
+    claim(all(map(torch.equal, *models)), "equal weights")
+
+
+def prove_failures(folder: Path) -> None:
+    print("\nRank 1 raises while rank 0 sleeps for a minute:", flush=True)
+    started = time.monotonic()
+    code = launch([write(folder / "one_raises.py", ONE_RAISES)], ranks=2)
+    seconds = time.monotonic() - started
+    claim(code == 1 and seconds < 30, f"exit code 1 after {seconds:.1f} seconds")
+    print("\nBoth ranks fail, but only the first time, with one restart allowed:", flush=True)
+    code = launch([write(folder / "fails_once.py", FAILS_ONCE)], ranks=2, max_restarts=1)
+    claim(code == 0, "exit code 0: they failed, were started again, and met again")
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def environment_of_rank_1(launcher: list[str], folder: Path) -> dict[str, str]:
+    """The variables that a launcher has added for rank 1 of 2."""
+    script = write(folder / "show_environment.py", SHOW_ENVIRONMENT)
+    command = [*launcher, "--nproc-per-node", "2", script]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    (line,) = [line for line in printed.splitlines() if "ENV{" in line]
+    rank_1 = json.loads(line.partition("ENV")[2])
+    return {name: value for name, value in rank_1.items() if os.environ.get(name) != value}
+
+
+def train(launcher: list[str], folder: Path, name: str) -> dict:
+    """Run stage 4, unchanged, on two ranks -> its record."""
+    flags = f"--epochs 2 --batch-size 24 --lr 0.01 --device cpu --data {folder / 'data'}"
+    flags += f" --record {folder / name} --checkpoint {folder / name}.pt"
+    command = [*launcher, "--nproc-per-node", "2", str(HERE / "train.py"), *flags.split()]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=120)
+    return json.loads(next((folder / name).iterdir()).read_text())
+
+
+def write_random_images(folder: Path) -> None:
+    """600 images and labels to train on and 100 to test on, of noise, in MNIST's file format."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    random = torch.Generator().manual_seed(0)
+    for part, count in (("train", 600), ("t10k", 100)):
+        for kind, shape, high in (
+            ("images-idx3", (count, 28, 28), 256),
+            ("labels-idx1", (count,), 10),
+        ):
+            values = torch.randint(high, shape, generator=random, dtype=torch.uint8)
+            header = struct.pack(f">{1 + len(shape)}i", 0x0800 + len(shape), *shape)
+            (raw / f"{part}-{kind}-ubyte").write_bytes(header + bytes(values.flatten().tolist()))
+
+
+def claim(held: bool, text: str) -> None:
+    """Print what was found; if it is not what this script claims, end with exit code 1."""
+    print("ok    " if held else "FAILED", text, flush=True)
+    if not held:
+        sys.exit(1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nproc-per-node", type=int, default=2, help="ranks (2)")
+    parser.add_argument("--max-restarts", type=int, default=0, help="restarts after a failure (0)")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="a Python file and its arguments")
+    args = parser.parse_args()
+    if args.nproc_per_node < 1 or args.max_restarts < 0:
+        parser.error("--nproc-per-node is at least 1, --max-restarts at least 0")
+    if os.name == "nt":
+        parser.error("on Windows there are no process groups, by which this launcher stops ranks")
+    if not args.script:
+        prove()
+        return 0
+    if not Path(args.script[0]).is_file():
+        parser.error(f"there is no script {args.script[0]}")
+    return launch(args.script, args.nproc_per_node, args.max_restarts)
+
+
+if __name__ == "__main__":
+    # As an exception, which passes run_once on its way out: so the ranks are stopped then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\n04_ddp_torchrun/from_scratch.py: interrupted", file=sys.stderr)
+        sys.exit(130)

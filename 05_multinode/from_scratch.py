@@ -1,0 +1,294 @@
+"""Stage 5 from scratch: ring all-reduce out of send and receive; a star and a tree beside it.
+
+Every rank has a vector, and every rank shall have the sum of all. Through one rank that adds up for
+all (a star), that rank's network is the bottleneck. In a ring the vector is cut into a chunk per
+rank, and in each step every rank sends one chunk to the right and gets another from the left. N - 1
+steps add up (reduce-scatter): then each rank has one finished chunk. N - 1 more pass the finished
+chunks on (all-gather). Every rank sends 2(N - 1)/N of the vector: hardly more on many ranks than on
+two.
+
+    python 05_multinode/from_scratch.py
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
+
+
+class Step(NamedTuple):
+    phase: str  # "reduce-scatter": what comes is added; "all-gather": what comes is kept
+    send: int  # number of the chunk that goes to the right neighbour
+    receive: int  # number of the chunk that comes from the left neighbour
+
+
+def schedule(rank: int, world_size: int) -> list[Step]:
+    """What a rank does in each of the 2(N - 1) steps. Raises ValueError for a rank there is not.
+
+    Source: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of
+    workstations, J. Parallel Distrib. Comput. 69 (2009).
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"there is no rank {rank} among {world_size}")
+    steps = []
+    for phase, first in (("reduce-scatter", rank), ("all-gather", rank + 1)):
+        for i in range(world_size - 1):
+            steps.append(Step(phase, (first - i) % world_size, (first - i - 1) % world_size))
+    return steps
+
+
+def chunks(length: int, world_size: int) -> list[slice]:
+    """Cut [length] into world_size chunks; where it does not fit the first are longer by one."""
+    short, longer = divmod(length, world_size)
+    starts = [i * short + min(i, longer) for i in range(world_size + 1)]
+    return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
+
+
+def simulate(vectors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Play the ring in one process: yields every rank's vector, at the start and after each step.
+
+    vectors: one per rank, [L]. Raises ValueError if there are none, or if their lengths differ.
+    """
+    if not vectors or any(len(vector) != len(vectors[0]) for vector in vectors):
+        raise ValueError("the ring needs at least one vector, and all of one length")
+    world_size, state = len(vectors), [vector.clone() for vector in vectors]
+    cut = chunks(len(state[0]), world_size)
+    yield [vector.clone() for vector in state]
+    for steps in zip(*(schedule(rank, world_size) for rank in range(world_size))):
+        sent = [state[rank][cut[step.send]].clone() for rank, step in enumerate(steps)]
+        for rank, step in enumerate(steps):
+            mine, received = state[rank][cut[step.receive]], sent[rank - 1]
+            mine.copy_(mine + received if step.phase == "reduce-scatter" else received)
+        yield [vector.clone() for vector in state]
+
+
+def all_reduce(tensor: Tensor, op: dist.ReduceOp = SUM, way: str = "ring") -> int:
+    """Sum or average a tensor over all ranks, in place -> how many elements this rank has sent.
+
+    op: SUM or AVG. way: "ring", "star" or "tree". Raises ValueError, on every rank and before
+    anything of the tensor is sent, unless all ranks bring tensors of one length (not 0) and type,
+    and the same operation and way; AVG is for floating point.
+    """
+    check_agreement(tensor, op, way)
+    flat = tensor.contiguous().view(-1)
+    sent = WAYS[way](flat)
+    if op == AVG:
+        flat /= dist.get_world_size()
+    if flat.data_ptr() != tensor.data_ptr():  # tensor was not contiguous, and flat is a copy
+        tensor.copy_(flat.view_as(tensor))
+    return sent
+
+
+def ring(flat: Tensor) -> int:
+    """Add up in a ring: reduce-scatter, then all-gather. flat: [L] -> elements sent."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    cut = chunks(len(flat), world_size)
+    inbox = torch.empty_like(flat[cut[0]])
+    sent = 0
+    for phase, send, receive in schedule(rank, world_size):
+        adds = phase == "reduce-scatter"
+        mine = flat[cut[receive]]
+        received = inbox[: len(mine)] if adds else mine
+        exchange(flat[cut[send]], (rank + 1) % world_size, received, (rank - 1) % world_size)
+        if adds:
+            mine += received
+        sent += len(flat[cut[send]])
+    return sent
+
+
+def exchange(outgoing: Tensor, right: int, incoming: Tensor, left: int) -> None:
+    """Send and receive at the same time. If all sent first, all would wait for a receiver."""
+    calls = [(dist.irecv, incoming, left), (dist.isend, outgoing, right)]
+    calls = [call for call in calls if len(call[1])]  # with more ranks than elements some are empty
+    if outgoing.is_cuda and calls:  # NCCL has to be told of both at once
+        works = dist.batch_isend_irecv([dist.P2POp(*call) for call in calls])
+    else:
+        works = [function(tensor, peer) for function, tensor, peer in calls]
+    for work in works:
+        work.wait()
+
+
+def star(flat: Tensor) -> int:
+    """Add up through rank 0: it gets every vector, and sends the sum to every rank."""
+    if dist.get_rank() > 0:
+        dist.send(flat, dst=0)
+        dist.recv(flat, src=0)
+        return len(flat)
+    others = range(1, dist.get_world_size())
+    received = torch.empty_like(flat)
+    for rank in others:
+        dist.recv(received, src=rank)
+        flat += received
+    for rank in others:
+        dist.send(flat, dst=rank)
+    return len(others) * len(flat)
+
+
+def tree(flat: Tensor) -> int:
+    """Add up along a tree: level by level towards rank 0, and back. Its depth is log2 of N."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    received, sent = torch.empty_like(flat), 0
+    levels = [2**i for i in range(world_size.bit_length()) if 2**i < world_size]
+    for distance in levels:  # up: of two ranks at this distance the right one sends
+        if rank % (2 * distance) == distance:
+            dist.send(flat, dst=rank - distance)
+            sent += len(flat)
+        elif rank % (2 * distance) == 0 and rank + distance < world_size:
+            dist.recv(received, src=rank + distance)
+            flat += received
+    for distance in reversed(levels):  # down: the left one sends
+        if rank % (2 * distance) == distance:
+            dist.recv(flat, src=rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < world_size:
+            dist.send(flat, dst=rank + distance)
+            sent += len(flat)
+    return sent
+
+
+WAYS = {"ring": ring, "star": star, "tree": tree}
+
+
+def check_agreement(tensor: Tensor, op: dist.ReduceOp, way: str) -> None:
+    """Compare what all ranks bring: one that failed alone would leave the others waiting."""
+    mine = (tensor.numel(), str(tensor.dtype), "AVG" if op == AVG else str(op), way)
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    for rank, brought in enumerate(everyone):
+        if brought != everyone[0]:
+            raise ValueError(f"rank {rank} brings {brought}, rank 0 {everyone[0]}")
+    if tensor.numel() == 0 or way not in WAYS or op not in (SUM, AVG):
+        raise ValueError(f"{mine}: at least one element, SUM or AVG, by one of {list(WAYS)}")
+    if op == AVG and not tensor.is_floating_point():
+        raise ValueError(f"{mine}: an average needs floating point")
+
+
+# ---------------------------------------------------------------- the proof
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
+SIZES = {"116 KB": 29_034, "1 MiB": 2**18, "25 MiB": 25 * 2**18}  # float32 elements
+
+
+def show_ring() -> None:
+    print("Three ranks have 1, 10 and 100 everywhere. 11 is the sum of ranks 0 and 1, and so on:\n")
+    vectors = [torch.full((6,), 10**rank) for rank in range(3)]
+    cut = chunks(6, 3)
+    names = ["start", *(step.phase for step in schedule(0, 3))]
+    for name, state in zip(names, simulate(vectors)):
+        rows = (" | ".join(f"{row[c][0].item():3}" for c in cut) for row in state)
+        ranks = "     ".join(f"rank {rank}: {row}" for rank, row in enumerate(rows))
+        print(f"   {name:16}{ranks}")
+
+
+def prove(rank: int, world_size: int) -> None:
+    say(f"\n{world_size} rank(s):")
+    torch.manual_seed(rank)
+    for way in WAYS:
+        exact, far = True, 0.0
+        for length in (1, 2, 3, 7, 1000, 29_034):
+            for dtype in DTYPES:
+                for op in (SUM, AVG) if dtype.is_floating_point else (SUM,):
+                    ours = torch.randint(-50, 50, (length,)).to(dtype)
+                    theirs = ours.clone()
+                    all_reduce(ours, op, way)
+                    dist.all_reduce(theirs)
+                    theirs = theirs / world_size if op == AVG else theirs
+                    exact &= torch.equal(ours, theirs.to(dtype))
+            ours = torch.randn(length, dtype=torch.float64)
+            theirs = ours.clone()
+            all_reduce(ours, SUM, way)
+            dist.all_reduce(theirs)
+            far = max(far, (ours - theirs).abs().max().item())
+        claim(exact and far < 1e-12, f"{way}: as dist.all_reduce, 6 lengths, 6 types; {far:.0e}")
+        total = torch.tensor(all_reduce(torch.ones(1001), SUM, way))
+        most = total.clone()
+        dist.all_reduce(total)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        text = f"    sends 2(N - 1) x 1001 = {total:,} elements in all, a rank up to {most:,}"
+        claim(total == 2 * (world_size - 1) * 1001, text)
+
+
+def measure(world_size: int) -> None:
+    say(f"\nMilliseconds on {world_size} ranks (medians; on other hardware another one may win):")
+    say(f"   {'':8}" + "".join(f"{name:>10}" for name in ("gloo", *WAYS)) + "   ring / gloo")
+    for name, length in SIZES.items():
+        repeats = 20 if length > 2**20 else 60  # short ones swing more
+        seconds = times({"gloo": dist.all_reduce} | WAYS, length, repeats)
+        row = "".join(f"{1000 * s:10.2f}" for s in seconds.values())
+        say(f"   {name:8}{row}{seconds['ring'] / seconds['gloo']:14.2f}")
+
+
+def times(ways: dict[str, Callable], length: int, repeats: int) -> dict[str, float]:
+    """Median seconds of each way to all-reduce a vector of float32, taken in turn."""
+    tensor, seconds = torch.zeros(length), {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            dist.barrier()
+            started = time.perf_counter()
+            way(tensor)
+            seconds[name].append(time.perf_counter() - started)
+    # The first of each warms up and does not count.
+    return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
+
+
+def run_rank(rank: int, port: int) -> None:
+    """One of four processes, which form groups of one to four ranks, one group after the other."""
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    for world_size in (1, 2, 3, 4):
+        if rank < world_size:
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore(f"{world_size} ranks", store),
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=60),
+            )
+            try:
+                prove(rank, world_size)
+                if world_size in (2, 4):
+                    measure(world_size)
+            finally:
+                dist.destroy_process_group()
+
+
+def say(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def claim(held: bool, text: str) -> None:
+    """Say what was found; if any rank found it otherwise, end with exit code 1."""
+    ranks_that_agree = torch.tensor(int(held))
+    dist.all_reduce(ranks_that_agree)
+    held = ranks_that_agree == dist.get_world_size()
+    say(f"{'ok    ' if held else 'FAILED'} {text}")
+    if not held:
+        sys.exit(1)
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    show_ring()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    mp.spawn(run_rank, args=(store.port,), nprocs=4)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except mp.ProcessExitedException:
+        sys.exit(1)  # a claim did not hold, and that was printed
+    except KeyboardInterrupt:
+        print("\n05_multinode/from_scratch.py: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,185 @@
+"""What the benchmarks share: ranks, the stages' optimizer, images in memory, flags, results.
+
+A benchmark inserts the repository's root into sys.path before it imports this file, so that it can
+be started as `python benchmarks/limit.py` from anywhere. Tests use these functions, too.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pickle
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn as nn
+from torch import Tensor
+from torch.optim import SGD
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader
+
+stage1 = importlib.import_module("01_baseline.train")
+stage3 = importlib.import_module("03_ddp_spawn.train")
+
+ROOT = Path(__file__).resolve().parent.parent
+CPU = torch.device("cpu")
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def on_ranks(world_size: int, function: Callable, *arguments) -> list:
+    """Call function(*arguments) in as many new processes, joined by gloo -> what each rank returns.
+
+    function: at the top level of a file, since a spawned process imports it by its name. If it
+    raises on a rank, this raises torch.multiprocessing.ProcessRaisedException.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    mp.spawn(run_rank, args=(world_size, store.port, function, arguments), nprocs=world_size)
+    return [pickle.loads(store.get(f"result of {rank}")) for rank in range(world_size)]
+
+
+def run_rank(rank: int, world_size: int, port: int, function: Callable, arguments: tuple) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    with stage3.process_group(CPU, 60, store=store, rank=rank, world_size=world_size):
+        store.set(f"result of {rank}", pickle.dumps(function(*arguments)))
+
+
+# ---------------------------------------------------------------- models and optimizers
+
+
+def wide_net() -> nn.Module:
+    """A net of 28 MiB, enough for several buckets: [B, 1, 28, 28] -> [B, 10]."""
+    layers = [nn.Flatten(), nn.Linear(784, 1024)]
+    for _ in range(6):
+        layers += [nn.ReLU(), nn.Linear(1024, 1024)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(1024, 10))
+
+
+def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
+    """-> optimizer and schedule of stages 1 and 2, whose train_epoch steps both.
+
+    lr: the peak learning rate. steps: of the whole training; one more raises ValueError.
+    """
+    optimizer = SGD(model.parameters(), lr, momentum=0.9, nesterov=True)
+    schedule = OneCycleLR(optimizer, lr, steps, anneal_strategy="linear", cycle_momentum=False)
+    return optimizer, schedule
+
+
+def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
+    """-> optimizer of stages 3 to 5: the same, but each of its steps also steps the schedule."""
+    optimizer, schedule = sgd_one_cycle(model, lr, steps)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    return optimizer
+
+
+def evaluate_once() -> None:
+    """Leave memory as an evaluation leaves it, in which every epoch but the first finds it.
+
+    The stages evaluate between epochs, in larger batches. After that malloc keeps what is freed,
+    which saves every later step thousands of page faults.
+    """
+    stage1.evaluate(stage1.ConvNet(), digits(1000), CPU)
+
+
+# ---------------------------------------------------------------- images in memory
+
+
+class Digits(stage1.MNIST):
+    """Stage 1's data set, made of tensors: images uint8 [N, height, width], labels [N]."""
+
+    def __init__(self, images: Tensor, labels: Tensor):  # not MNIST's own, which reads files
+        self.data, self.targets = images, labels
+
+
+def digits(count: int, seed: int = 0) -> Digits:
+    """-> stage 1's data set of `count` random images of 28 x 28 pixels, with random labels."""
+    random = torch.Generator().manual_seed(seed)
+    images = torch.randint(256, (count, 28, 28), dtype=torch.uint8, generator=random)
+    return Digits(images, torch.randint(10, (count,), generator=random))
+
+
+def batches(count: int, size: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """-> `count` batches for a stage's train_epoch: images uint8 [size, 28, 28], labels [size]."""
+    made = digits(count * size, seed)
+    return list(zip(made.data.split(size), made.targets.split(size)))
+
+
+def batch(size: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """-> one batch for a model: images from 0 to 1, [size, 1, 28, 28], and labels [size]."""
+    return torch.rand(size, 1, 28, 28, dtype=dtype), torch.randint(10, (size,))
+
+
+def make_loader(
+    train_set: stage1.MNIST, batch_size: int, workers: int = 0, pin_memory: bool = False
+) -> DataLoader:
+    """-> the DataLoader of stage 1: batches of uint8 images [B, 28, 28] and labels [B]."""
+    return DataLoader(
+        train_set,
+        batch_size=batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        collate_fn=tuple,
+        pin_memory=pin_memory,
+    )
+
+
+def dataset_name(test_set: stage1.MNIST) -> str:
+    """-> "MNIST", or "NOT MNIST" for anything else, such as what tools/draw_digits.py draws."""
+    return "MNIST" if zlib.crc32(test_set.data.numpy()) == 0xE4CA5F57 else "NOT MNIST"
+
+
+# ---------------------------------------------------------------- flags and results
+
+
+def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace:
+    """Read the flags; least: the smallest value of each number. Exits with 2 if one is smaller.
+
+    The folder --results is made, and tried, now: not after the measurement.
+    """
+    args = parser.parse_args()
+    for name, low in least.items():
+        value = getattr(args, name)
+        if value is not None and not value >= low:  # nan is refused, too
+            parser.error(f"--{name.replace('_', '-')} {value}: at least {low}")
+    if vars(args).get("results"):
+        try:
+            args.results.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=args.results).close()
+        except OSError as error:
+            parser.error(f"--results {args.results}: {error.strerror}")
+    return args
+
+
+def cores() -> int:
+    """On how many cores this program may run: a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def device_name(device: str = "cpu") -> str:
+    """The name of the CPU ("cpu") or of the first GPU ("cuda"), as compare.py prints it."""
+    from compare import device_name  # here: it brings matplotlib, which ranks can do without
+
+    return device_name(device)
+
+
+def write_json(path: Path, results: dict, indent: int | None = 1) -> None:
+    """Write results, of plain Python types, as JSON. Other types raise TypeError."""
+    write_whole(path, lambda temp: temp.write_text(json.dumps(results, indent=indent)))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Call write with a temporary path, then rename: path never holds half a file."""
+    temp = path.with_name(f"{path.name}.tmp")
+    try:
+        write(temp)
+        os.replace(temp, path)
+    finally:
+        temp.unlink(missing_ok=True)

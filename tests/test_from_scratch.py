@@ -1,0 +1,110 @@
+"""Every from_scratch.py: it proves what it claims, and notices when it is broken."""
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, fenced
+
+SCRIPTS = [
+    "01_baseline/from_scratch.py",
+    "02_dp/from_scratch.py",
+    "03_ddp_spawn/from_scratch.py",
+    "03_ddp_spawn/batchnorm.py",
+    "03_ddp_spawn/shards_and_seeds.py",
+    "03_ddp_spawn/amp.py",
+    "04_ddp_torchrun/from_scratch.py",
+    "05_multinode/from_scratch.py",
+]
+
+
+def quoted_lines(script):
+    """The lines of its output that the stage's page shows, in its section "From scratch"."""
+    page = (ROOT / script).with_name("README.md").read_text()
+    section = page.partition("\n## From scratch\n")[2].partition("\n## ")[0]
+    lines = []
+    for language, text in fenced(section):
+        lines += text.splitlines() if language == "" and "Milliseconds" not in text else []
+    return lines
+
+
+def without_figures(line):
+    return re.sub(r"[-+\d.,e]+", "#", line).strip()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_it_runs_alone_and_its_claims_hold(reader, script):
+    result = reader.run(f"python {script}")
+    if script.endswith("from_scratch.py"):
+        printed = {without_figures(line) for line in result.out.splitlines()}
+        stale = [line for line in quoted_lines(script) if without_figures(line) not in printed]
+        assert quoted_lines(script) and not stale, result
+    assert result.code == 0, result
+    verdicts = [line.split()[0] for line in result.out.splitlines() if line.strip()]
+    assert verdicts.count("ok") >= 6 and "FAILED" not in verdicts, result
+
+
+BREAKS = [  # one for each script; the others are slow tests
+    ("01_baseline/from_scratch.py", "y.split(sizes)", "y.flip(0).split(sizes)"),
+    ("02_dp/from_scratch.py", "total.grad += own", "total.grad = own"),
+    (
+        "03_ddp_spawn/from_scratch.py",
+        "torch.div(gradient, dist.get_world_size()",
+        "torch.div(gradient, 1",
+    ),
+    ("03_ddp_spawn/batchnorm.py", "return SumOverRanks.apply(gradient)", "return gradient"),
+    ("03_ddp_spawn/shards_and_seeds.py", "sampler.set_epoch(epoch)", "sampler.set_epoch(0)"),
+    ("03_ddp_spawn/amp.py", "scaler.unscale_(optimizer)", "pass"),
+    ("04_ddp_torchrun/from_scratch.py", '"GROUP_RANK": "0"', '"GROUP_RANK": "1"'),
+    ("05_multinode/from_scratch.py", "mine += received", "mine -= received"),
+]
+MORE_BREAKS = [
+    ("02_dp/from_scratch.py", "copied.copy_(original)", "pass"),
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "right", "wrong"),
+    [*BREAKS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_BREAKS)],
+)
+def test_it_notices_when_it_is_broken(tmp_path, script, right, wrong):
+    stage, name = script.split("/")
+    shutil.copytree(ROOT / stage, tmp_path / stage, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / script
+    text = path.read_text()
+    assert text.count(right) >= 1
+    path.write_text(text.replace(right, wrong))
+    run = subprocess.run(
+        [sys.executable, name], cwd=path.parent, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 1, run
+    assert "FAILED" in run.stdout and "Traceback" not in run.stderr.partition("launcher")[0], run
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_proves_nothing(reader, script):
+    result = reader.run(f"python {script} --help", timeout=60)
+    assert result.code == 0 and result.out.startswith("usage: "), result
+    assert "ok " not in result.out, "it only says what it is"
+
+
+@pytest.mark.slow
+def test_the_table_of_equality_holds():
+    """DDP computes what one process computes: 20 steps through the stages' own train_epoch."""
+    equality = importlib.import_module("benchmarks.equality")
+    table = equality.table(world_sizes=(3,))
+    assert len(table) == 6
+    (float64, float32), plain = equality.DTYPES, set()
+    for way, found in table.items():
+        on_threads = way.startswith("stage 2")
+        assert len(found) == (4 if on_threads else 6)
+        assert found[float64, "frozen"] < 1e-10, way
+        assert found[float32, "frozen"] < 1e-4, way
+        if not on_threads:
+            assert found[float64, "synced"] < 1e-10, way
+            assert found[float32, "synced"] < 1e-3, way
+        plain.add(found[float64, "plain"])
+    assert min(plain) > 1e-4, "plain BatchNorm does make a difference"

@@ -1,0 +1,335 @@
+"""The functions of the from_scratch.py files: odd sizes, wrong input, and the ranks they run on."""
+
+import copy
+import importlib
+import time
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.parallel import DistributedDataParallel
+
+shards = importlib.import_module("01_baseline.from_scratch")
+threads = importlib.import_module("02_dp.from_scratch")
+ddp = importlib.import_module("03_ddp_spawn.from_scratch")
+batchnorm = importlib.import_module("03_ddp_spawn.batchnorm")
+seeds = importlib.import_module("03_ddp_spawn.shards_and_seeds")
+ring = importlib.import_module("05_multinode.from_scratch")
+common = importlib.import_module("benchmarks.common")
+CPU = torch.device("cpu")
+
+
+def message(function, *arguments):
+    """The text of the ValueError or RuntimeError that a call raises."""
+    try:
+        function(*arguments)
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+
+
+# ---------------------------------------------------------------- 01 and 02
+
+
+@pytest.mark.parametrize("sizes", [[], [12, 1], [13, -1], [6, 0, 6]])
+def test_shards_have_to_make_the_batch(sizes):
+    x, y = torch.rand(12, 1, 28, 28), torch.zeros(12, dtype=torch.long)
+    with pytest.raises(ValueError, match="do not make a batch of 12"):
+        shards.shard_gradients(shards.small_net(nn.Identity()), x, y, sizes)
+
+
+@pytest.mark.parametrize("images", [1, 2, 5, 7])
+def test_batches_that_do_not_fit_the_devices(images):
+    model = nn.Linear(3, 2).double()
+    parallel = threads.DataParallel(model, [CPU] * 3)
+    x, y = torch.rand(images, 3, dtype=torch.double), torch.zeros(images, dtype=torch.long)
+    outputs, gradients = threads.differences(parallel, model, x, y)
+    assert outputs < 1e-12 and gradients < 1e-12
+
+
+def test_data_parallel_needs_a_device():
+    with pytest.raises(ValueError, match="at least one device"):
+        threads.DataParallel(nn.Linear(3, 2), [])
+
+
+def test_without_gradients_no_graph_is_built():
+    parallel = threads.DataParallel(nn.Linear(3, 2), [CPU] * 2)
+    with torch.no_grad():
+        assert not parallel(torch.rand(4, 3)).requires_grad
+    assert parallel(torch.rand(4, 3)).requires_grad
+
+
+def test_an_error_on_a_thread_reaches_the_caller():
+    parallel = threads.DataParallel(nn.Linear(3, 2), [CPU] * 2)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        parallel(torch.rand(4, 5))
+    assert parallel(torch.rand(4, 3)).shape == (4, 2), "the threads have survived it"
+
+
+def test_the_wrapper_shows_the_bare_model():
+    model = nn.Linear(3, 2)
+    parallel = threads.DataParallel(model, [CPU] * 2)
+    assert list(parallel.parameters())[0] is model.weight
+    assert parallel.weight is model.weight and parallel.out_features == 2
+    assert list(parallel.state_dict()) == ["weight", "bias"]
+    parallel.eval()
+    assert not model.training
+    assert not hasattr(parallel, "no_such_thing")
+
+
+def test_bytes_grow_with_the_devices():
+    model = nn.Linear(100, 10)
+    x, y = torch.rand(8, 100), torch.zeros(8, dtype=torch.long)
+    steps = {n: threads.bytes_per_step(model, x, y, n) for n in (1, 2, 4)}
+    assert steps[1].total() == 0
+    assert steps[4]["model out"] == steps[4]["gradients back"] == 3 * 4040
+    assert steps[2]["images out"] == x.nbytes / 2 and steps[2]["outputs back"] == 4 * 10 * 4
+
+
+# ---------------------------------------------------------------- 03
+
+
+@given(
+    sizes=st.lists(st.integers(1, 100), min_size=1, max_size=30),
+    first=st.integers(1, 200),
+    cap=st.integers(1, 200),
+)
+def test_buckets_are_closed_when_they_have_reached_their_cap(sizes, first, cap):
+    order = list(reversed(range(len(sizes))))
+    buckets = ddp.assign(order, sizes, first, cap)
+    assert [index for bucket in buckets for index in bucket] == order
+    for number, bucket in enumerate(buckets):
+        limit = first if number == 0 else cap
+        without_last = sum(sizes[index] for index in bucket[:-1])
+        assert bucket and without_last < limit
+        if bucket is not buckets[-1]:
+            assert without_last + sizes[bucket[-1]] >= limit
+
+
+def same_as_ddp():
+    """-> largest difference of gradients to DDP's in 4 steps: in buckets of two caps, naive."""
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
+    far = []
+    for make in (ddp.BucketedDDP, partial(ddp.BucketedDDP, bucket_cap_mb=0.01), ddp.NaiveDDP):
+        cap = getattr(make, "keywords", {}).get("bucket_cap_mb")
+        ours, theirs = make(copy.deepcopy(net)), copy.deepcopy(net)
+        theirs = DistributedDataParallel(theirs, bucket_cap_mb=cap)
+        for _ in range(4):
+            x, y = ddp.batch()
+            pairs = zip(ddp.step(ours, x, y), ddp.step(theirs, x, y))
+            far.append(max((a - b).abs().max().item() for a, b in pairs))
+    return max(far)
+
+
+def test_three_ranks_get_the_gradients_of_ddp():
+    assert all(far < 1e-6 for far in common.on_ranks(3, same_as_ddp))
+
+
+class Forgetful(nn.Module):
+    """A net with a layer that takes no part in the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.forgotten = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def bad_input_to_ddp():
+    rank, frozen = dist.get_rank(), nn.Linear(3, 2).requires_grad_(False)
+    forgetful = ddp.NaiveDDP(Forgetful())
+    forgetful(torch.rand(4, 3)).sum().backward()
+    return [
+        message(ddp.BucketedDDP, nn.Linear(3, 2 + rank)),
+        message(ddp.NaiveDDP, nn.Linear(3, 2).to(torch.double if rank else torch.float)),
+        message(ddp.NaiveDDP, nn.Sequential(*[nn.Linear(3, 2)] * 1, *[nn.ReLU()] * rank)),
+        message(ddp.NaiveDDP, frozen),
+        message(forgetful, torch.rand(4, 3)),
+    ]
+
+
+def test_bad_input_to_ddp_is_refused_on_every_rank():
+    for found in common.on_ranks(2, bad_input_to_ddp):
+        assert "need the same parameters" in found[0] and "(3, 3)" in found[0]
+        assert "need the same parameters" in found[1] and "torch.float64" in found[1]
+        assert found[2] is None, "a layer without parameters makes no difference"
+        assert "need the same parameters" in found[3], "there is nothing to train"
+        assert "2 parameters got no gradient" in found[4]
+
+
+def uneven_batchnorm():
+    """-> how far the synchronised one is from one process: ranks 0 and 1 have 5 and 7 images."""
+    torch.manual_seed(0)
+    x, weight = (torch.rand(12, 3, 4, 4, dtype=torch.double) for _ in range(2))
+    share = slice(0, 5) if dist.get_rank() == 0 else slice(5, 12)
+    whole, own = x.clone().requires_grad_(), x[share].clone().requires_grad_()
+    plain, synced = nn.BatchNorm2d(3).double(), batchnorm.SyncBatchNorm2d(3).double()
+    expected, found = plain(whole), synced(own)
+    (expected * weight).sum().backward()
+    (found * weight[share]).sum().backward()
+    for parameter in synced.parameters():
+        dist.all_reduce(parameter.grad)
+    pairs = [(found, expected[share]), (own.grad, whole.grad[share])]
+    pairs += [(a.grad, b.grad) for a, b in zip(synced.parameters(), plain.parameters())]
+    pairs += list(zip(synced.buffers(), plain.buffers()))
+    pairs.append((synced.eval()(own), plain.eval()(whole)[share]))
+    refused = message(batchnorm.SyncBatchNorm2d(3), torch.rand(2, 3))
+    alone = None if dist.get_rank() else torch.rand(1, 3, 1, 1)
+    empty = torch.rand(0, 3, 1, 1) if alone is None else alone
+    refused += message(batchnorm.SyncBatchNorm2d(3), empty)
+    half = batchnorm.SyncBatchNorm2d(3)(torch.rand(2, 3, 4, 4, dtype=torch.bfloat16))
+    return max((a - b).abs().max().item() for a, b in pairs), refused, half.isfinite().all().item()
+
+
+def test_synchronised_batchnorm_of_uneven_shares():
+    for far, refused, finite in common.on_ranks(2, uneven_batchnorm):
+        assert far < 1e-10 and finite
+        assert "expected 4D input" in refused
+        assert "more than one value per channel" in refused
+
+
+def test_convert_keeps_the_numbers_and_finds_every_layer():
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())).double()
+    model[1][0].running_mean += 5
+    before = copy.deepcopy(model.state_dict())
+    model.eval()
+    batchnorm.convert(model)
+    assert isinstance(model[1][0], batchnorm.SyncBatchNorm2d) and not model[1][0].training
+    after = model.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before | after)
+
+
+@pytest.mark.parametrize(("images", "ranks"), [(0, 2), (10, 0), (-1, 2)])
+def test_nothing_to_deal_or_nobody(images, ranks):
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        seeds.shards(images, ranks)
+
+
+@given(images=st.integers(1, 60), ranks=st.integers(1, 9))
+def test_padding_marks_what_is_dealt_twice(images, ranks):
+    dealt = seeds.shards(images, ranks, shuffle=False)
+    marks = seeds.padding(dealt)
+    kept = [i for share, mark in zip(dealt, marks) for i, again in zip(share, mark) if not again]
+    assert sorted(kept) == list(range(images))
+    assert seeds.accuracies(images, ranks, {0})["exact"] == pytest.approx((images - 1) / images)
+
+
+def test_spawned_workers_draw_what_forked_ones_draw():
+    forked = seeds.draw(0, "DataLoader's generator: 42", 2)
+    loader = torch.utils.data.DataLoader(
+        seeds.Augmented(),
+        num_workers=2,
+        generator=torch.Generator().manual_seed(42),
+        multiprocessing_context="spawn",
+    )
+    assert [number.item() for number in loader] == forked
+
+
+# ---------------------------------------------------------------- 05
+
+RANKS, LENGTHS = st.integers(1, 16), st.integers(0, 1000)
+
+
+@given(world_size=RANKS, length=LENGTHS)
+@settings(deadline=None)
+def test_the_ring_ends_with_the_sum_everywhere(world_size, length):
+    vectors = [torch.arange(length) + 1000 * rank for rank in range(world_size)]
+    states = list(ring.simulate(vectors))
+    assert len(states) == 2 * (world_size - 1) + 1
+    assert all(torch.equal(a, b) for a, b in zip(states[0], vectors))
+    assert all(torch.equal(vector, sum(vectors)) for vector in states[-1])
+
+
+@given(world_size=RANKS, length=LENGTHS)
+def test_what_the_ring_sends(world_size, length):
+    cut = [c.stop - c.start for c in ring.chunks(length, world_size)]
+    assert sum(cut) == length and max(cut) - min(cut) <= 1
+    total = 0
+    for rank in range(world_size):
+        steps = ring.schedule(rank, world_size)
+        left = ring.schedule((rank - 1) % world_size, world_size)
+        assert [step.receive for step in steps] == [step.send for step in left]
+        for phase in ("reduce-scatter", "all-gather"):
+            sent = [step.send for step in steps if step.phase == phase]
+            assert len(sent) == len(set(sent)) == world_size - 1, "no chunk twice in a phase"
+        own = sum(cut[step.send] for step in steps)
+        assert abs(own - 2 * (world_size - 1) * length / world_size) <= max(2 * max(cut), 1)
+        total += own
+    assert total == 2 * (world_size - 1) * length
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_that_is_not_there(rank, world_size):
+    with pytest.raises(ValueError, match="there is no rank"):
+        ring.schedule(rank, world_size)
+
+
+@pytest.mark.parametrize("vectors", [[], [torch.ones(2), torch.ones(3)]])
+def test_vectors_that_do_not_fit_together(vectors):
+    with pytest.raises(ValueError, match="all of one length"):
+        next(ring.simulate(vectors))
+
+
+def odd_tensors():
+    """-> is the sum right: of a transposed tensor, a scalar, 0 dimensions, 64 MiB?"""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right = []
+    for way in ring.WAYS:
+        columns = torch.arange(6.0).view(2, 3).t() * (rank + 1)
+        sent = ring.all_reduce(columns, ring.SUM, way)
+        right.append(torch.equal(columns, torch.arange(6.0).view(2, 3).t() * sum(range(n + 1))))
+        number = torch.tensor(float(rank))
+        ring.all_reduce(number, ring.AVG, way)
+        right.append(number.item() == (n - 1) / 2 and sent > 0)
+        large = torch.ones(2**24)
+        ring.all_reduce(large, ring.SUM, way)
+        right.append(bool((large == n).all()))
+    return right
+
+
+def test_odd_and_large_tensors_on_three_ranks():
+    assert all(all(right) for right in common.on_ranks(3, odd_tensors))
+
+
+def bad_input_to_the_ring():
+    rank = dist.get_rank()
+    started = time.monotonic()
+    tensors = [
+        torch.ones(5 + rank),
+        torch.ones(0),
+        torch.ones(5, dtype=torch.float64 if rank else torch.float32),
+    ]
+    before = [tensor.clone() for tensor in tensors]
+    found = [message(ring.all_reduce, tensor) for tensor in tensors]
+    found.append(message(ring.all_reduce, torch.ones(5, dtype=torch.int64), ring.AVG))
+    found.append(message(ring.all_reduce, torch.ones(5), ring.AVG if rank else ring.SUM))
+    found.append(message(ring.all_reduce, torch.ones(5), dist.ReduceOp.MAX))
+    found.append(message(ring.all_reduce, torch.ones(5), ring.SUM, "ring" if rank else "circle"))
+    untouched = all(map(torch.equal, tensors, before))
+    return found, untouched, time.monotonic() - started
+
+
+def test_bad_input_to_the_ring_is_refused_on_every_rank():
+    for found, untouched, seconds in common.on_ranks(2, bad_input_to_the_ring):
+        assert untouched and seconds < 30, "the timeout of the group, 60 s, ended none of them"
+        assert "rank 1 brings (6, 'torch.float32'" in found[0] and "rank 0 (5, " in found[0]
+        assert "at least one element" in found[1]
+        assert "rank 1 brings (5, 'torch.float64'" in found[2]
+        assert "an average needs floating point" in found[3]
+        assert "'AVG'" in found[4]
+        assert "SUM or AVG" in found[5]
+        assert "rank 1 brings" in found[6] and "circle" in found[6]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_threads_and_nn_data_parallel_on_gpus():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).cuda()
+    x, y = torch.rand(8, 1, 28, 28, device="cuda"), torch.randint(10, (8,), device="cuda")
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    for parallel in (nn.DataParallel(model), threads.DataParallel(model, devices)):
+        assert max(threads.differences(parallel, model, x, y)) < 1e-4

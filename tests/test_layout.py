@@ -1,0 +1,95 @@
+"""The layout: sizes, what stages share, what they may import, and how little neighbours differ."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, STAGES
+
+sys.path.insert(0, str(ROOT / "tools"))
+from sync_shared_half import split  # noqa: E402
+
+SECOND_RULE = (
+    "# ----------------------------------------------- from here to the next line: as in stage 3"
+)
+MINIMAL = ("01_baseline/minimal.py", "04_ddp_torchrun/minimal.py")
+
+
+def functions(source):
+    """{name: text} of the functions and classes at the top level of a script."""
+    nodes = [n for n in ast.parse(source).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    return {node.name: ast.get_source_segment(source, node) for node in nodes}
+
+
+def test_there_are_five_stages():
+    assert len(STAGES) == 5
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_size_of_a_stage(stage):
+    upper, lower = split(ROOT / stage / "train.py")
+    assert lower.strip().count("\n") <= 155
+    assert upper.count("\n") + lower.count("\n") <= 335
+    tree = ast.parse((ROOT / stage / "train.py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 50, f"{node.name} is longer than a screen"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "most"), [(0, 1, 35), (2, 3, 70), (3, 4, 70)], ids=["1-2", "3-4", "4-5"]
+)
+def test_neighbours_differ_in_their_lesson_only(before, after, most):
+    scripts = [str(ROOT / STAGES[i] / "train.py") for i in (before, after)]
+    command = ["git", "diff", "--no-index", "--numstat", *scripts]
+    added, removed, _ = subprocess.run(command, capture_output=True, text=True).stdout.split("\t")
+    assert int(added) + int(removed) <= most
+
+
+@pytest.mark.parametrize("stage", STAGES[1:])
+def test_below_the_line_every_stage_is_stage_1(stage):
+    assert split(ROOT / stage / "train.py")[1] == split(ROOT / STAGES[0] / "train.py")[1]
+
+
+@pytest.mark.parametrize("stage", STAGES[3:])
+def test_below_the_second_line_a_stage_is_stage_3_function_by_function(stage):
+    upper = split(ROOT / stage / "train.py")[0]
+    head, rule, shared = upper.partition(SECOND_RULE)
+    assert rule and len(functions(shared)) >= 2
+    stage3 = functions((ROOT / STAGES[2] / "train.py").read_text())
+    for name, text in functions(shared).items():
+        assert text == stage3[name], name
+    for name, text in functions(head).items():
+        assert text != stage3.get(name), f"{name} belongs below the second line"
+
+
+@pytest.mark.parametrize("script", [f"{stage}/train.py" for stage in STAGES] + [*MINIMAL])
+def test_a_stage_imports_nothing_of_ours(script):
+    allowed = {"torch", "torchvision", "tqdm", *sys.stdlib_module_names}
+    imported = set()
+    for node in ast.walk(ast.parse((ROOT / script).read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            imported.add(node.module.partition(".")[0])
+    assert imported <= allowed
+
+
+def test_no_module_shadows_a_stage_folder():
+    assert not [path for path in ROOT.rglob("*.py") if path.stem in STAGES]
+
+
+def test_the_lower_half_is_copied_by_the_tool(tmp_path, monkeypatch):
+    import sync_shared_half as sync
+
+    for name, lower in (("01_a", "new"), ("02_b", "old")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(f"upper {name}\n{sync.RULE}\n{lower}\n")
+    monkeypatch.setattr(sync, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sync_shared_half.py", "--check"])
+    assert sync.main() == 1
+    monkeypatch.setattr(sys, "argv", ["sync_shared_half.py"])
+    assert sync.main() == 0
+    assert (tmp_path / "02_b" / "train.py").read_text() == f"upper 02_b\n{sync.RULE}\nnew\n"
+    assert [path.name for path in (tmp_path / "02_b").iterdir()] == ["train.py"]

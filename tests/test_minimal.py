@@ -1,0 +1,118 @@
+"""The two minimal.py: equal weights on one rank, exact counts on two, and an honest difference."""
+
+import difflib
+import os
+import re
+import signal
+
+import pytest
+import torch
+from conftest import LINUX, ROOT, TEST_IMAGES, ranks_of, wait_for
+
+PLAIN, PARALLEL = "01_baseline/minimal.py", "04_ddp_torchrun/minimal.py"
+COUNT = re.compile(r"epoch (\d): (\d+) of (\d+) test images correct")
+# DistributedSampler and DataLoader(shuffle=True) shuffle with other random numbers. To compare the
+# weights, the plain script gets the order of the other one: a sitecustomize.py runs first thing.
+SAME_ORDER = """
+import itertools, torch
+from torch.utils.data import RandomSampler
+
+def order(self, epochs=itertools.count()):
+    random = torch.Generator().manual_seed(next(epochs))
+    return iter(torch.randperm(len(self.data_source), generator=random).tolist())
+
+RandomSampler.__iter__ = order
+"""
+
+
+@pytest.fixture
+def trained_with(reader):
+    """-> a function: command -> (counts per epoch, weights)"""
+    (reader.folder / "sitecustomize.py").write_text(SAME_ORDER)
+
+    def train(command):
+        result = reader.run(command, PYTHONPATH=str(reader.folder), OMP_NUM_THREADS="1")
+        assert result.code == 0, result
+        counts = [tuple(map(int, found)) for found in COUNT.findall(result.out)]
+        assert [epoch for epoch, _, _ in counts] == [0, 1], result
+        assert all(total == TEST_IMAGES for _, _, total in counts)
+        return counts, torch.load(reader.folder / "minimal.pt", weights_only=True)
+
+    return train
+
+
+def test_one_rank_trains_the_weights_of_the_plain_script(trained_with):
+    counts, weights = trained_with(f"python {PLAIN}")
+    parallel = trained_with(f"torchrun --standalone --nproc-per-node 1 {PARALLEL}")
+    assert parallel[0] == counts
+    assert weights.keys() == parallel[1].keys(), "no module. in front of the names"
+    assert all(torch.equal(tensor, parallel[1][name]) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_several_ranks_count_each_test_image_once(trained_with, small_data, ranks):
+    counts, weights = trained_with(f"torchrun --standalone --nproc-per-node {ranks} {PARALLEL}")
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(16, 32, 5, padding=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(), torch.nn.Linear(7 * 7 * 32, 10),
+    )  # fmt: skip
+    model.load_state_dict(weights)
+    images, labels = images_for_testing(small_data)
+    right = (model(images).argmax(1) == labels).sum().item()
+    assert counts[1][1] == right, "what is counted is what is saved"
+
+
+def images_for_testing(root):
+    from torchvision import datasets
+
+    test_set = datasets.MNIST(root, train=False)
+    return test_set.data.unsqueeze(1).float() / 255, test_set.targets
+
+
+def test_the_difference_has_a_number_for_every_change():
+    plain, parallel = ((ROOT / path).read_text().splitlines() for path in (PLAIN, PARALLEL))
+    body = [lines[lines.index("def main():") :] for lines in (plain, parallel)]
+    matcher = difflib.SequenceMatcher(None, *body, autojunk=False)
+    added = [body[1][b0:b1] for tag, _, _, b0, b1 in matcher.get_opcodes() if tag != "equal"]
+    for lines in added:
+        assert any(re.search(r"# \d+\.", line) for line in lines), lines
+    numbers = [int(n) for line in parallel for n in re.findall(r"# (\d+)\.", line)]
+    assert sorted(set(numbers)) == list(range(1, max(numbers) + 1)), "none is missing"
+    first_use = list(dict.fromkeys(numbers))
+    assert first_use == sorted(first_use), "in the order in which they are read"
+    assert not re.search(r"# \d+\.", "\n".join(plain))
+    shared = sum(block.size for block in matcher.get_matching_blocks())
+    assert shared > 0.8 * len(body[0]), "most of the plain script stays as it is"
+
+
+def test_they_are_short():
+    assert len((ROOT / PLAIN).read_text().splitlines()) <= 55
+    assert len((ROOT / PARALLEL).read_text().splitlines()) <= 75
+
+
+@pytest.mark.parametrize("script", [f"python {PLAIN}", f"torchrun --standalone {PARALLEL}"])
+def test_without_mnist_and_network_it_says_so_in_a_line(reader, script):
+    result = reader.run(script, MNIST_ROOT="nowhere", http_proxy="http://127.0.0.1:9")
+    assert result.code == 1, result
+    assert "\nno MNIST in nowhere, and no network" in "\n" + result.err, result
+    if script.startswith("python"):
+        assert result.err.count("\n") == 1, result
+
+
+def test_without_torchrun_it_says_so_in_a_line(reader):
+    result = reader.run(f"python {PARALLEL}")
+    assert result.code == 1 and result.err.startswith("start it with torchrun"), result
+    assert result.err.count("\n") == 1, result
+
+
+@LINUX
+@pytest.mark.slow
+def test_a_rank_that_fails_while_the_other_is_frozen_does_not_hang(reader):
+    command = f"torchrun --standalone --nproc-per-node 2 --shutdown-timeout 2 {PARALLEL}"
+    process = reader.start(command)
+    wait_for(lambda: len(ranks_of(process, "minimal.py")) == 2)
+    first, second = ranks_of(process, "minimal.py")
+    os.kill(first, signal.SIGSTOP)
+    os.kill(second, signal.SIGKILL)
+    assert reader.finish(process, timeout=60).code != 0
