@@ -26,11 +26,11 @@ def test_there_are_five_stages():
     assert len(STAGES) == 5
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_size_of_a_stage(stage):
+@pytest.mark.parametrize(("stage", "most"), zip(STAGES, [236, 242, 309, 301, 332]))
+def test_the_size_of_a_stage(stage, most):
     upper, lower = split(ROOT / stage / "train.py")
+    assert upper.count("\n") + lower.count("\n") <= most
     assert lower.strip().count("\n") <= 155
-    assert upper.count("\n") + lower.count("\n") <= 335
     tree = ast.parse((ROOT / stage / "train.py").read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
