@@ -110,13 +110,13 @@ def die_at(what: str, count: int) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def half(state: dict, path: Path) -> None:
-        if due():
+    def half(state: dict, file: Path | io.BytesIO, **options) -> None:
+        if isinstance(file, str | Path) and due():  # not what is pickled to be broadcast
             image = io.BytesIO()
             save(state, image)
-            Path(path).write_bytes(image.getvalue()[: image.tell() // 2])
+            Path(file).write_bytes(image.getvalue()[: image.tell() // 2])
             die()
-        save(state, path)
+        save(state, file, **options)
 
     def renamed(source: Path, target: Path) -> None:
         last = due()
