@@ -48,9 +48,13 @@ def fenced(text):
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory):
     """A folder with 1,200 training and 303 test digits in MNIST's format."""
-    folder = tmp_path_factory.mktemp("small")
+    return draw_digits(tmp_path_factory.mktemp("small"), 1200, TEST_IMAGES)
+
+
+def draw_digits(folder, train, test):
+    """Put so many training and test digits into a folder, in MNIST's format -> the folder."""
     command = [sys.executable, ROOT / "tools/draw_digits.py", folder]
-    command += ["--train", "1200", "--test", str(TEST_IMAGES)]
+    command += ["--train", str(train), "--test", str(test)]
     subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
     return folder
 

@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from functools import cache, partial
@@ -22,10 +21,10 @@ import torch
 import torch.multiprocessing as mp
 from conftest import (
     LINUX,
-    ROOT,
     TEST_IMAGES,
     Reader,
     Result,
+    draw_digits,
     family,
     free_port,
     one_line,
@@ -51,10 +50,7 @@ MEET = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoi
 @pytest.fixture(scope="session")
 def few_digits(tmp_path_factory):
     """120 digits to train on and 30 to test on."""
-    folder = tmp_path_factory.mktemp("few")
-    command = [sys.executable, ROOT / "tools/draw_digits.py", folder, "--train", "120"]
-    subprocess.run([*command, "--test", "30"], check=True, timeout=120, stdout=subprocess.DEVNULL)
-    return folder
+    return draw_digits(tmp_path_factory.mktemp("few"), 120, 30)
 
 
 def kill_all(processes):

@@ -2,13 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, STAGES, TEST_IMAGES, docstring_commands, record_of
+from conftest import STAGES, TEST_IMAGES, docstring_commands, draw_digits, record_of
 
 EPOCH_LINE = re.compile(
     r"^epoch +\d+/\d+ +[\d.]+ s +[\d,]+ images/s  loss +[\d.]+  accuracy +[\d.]+%$"
@@ -88,10 +86,7 @@ def test_two_experiments_do_not_overwrite_each_other(reader):
 @pytest.fixture(scope="module")
 def little_data(tmp_path_factory):
     """240 training images: a CPU trains some thirty a second with fp16."""
-    folder = tmp_path_factory.mktemp("little")
-    command = [sys.executable, ROOT / "tools/draw_digits.py", folder, "--train", "240"]
-    subprocess.run([*command, "--test", "60"], check=True, timeout=120, stdout=subprocess.DEVNULL)
-    return folder
+    return draw_digits(tmp_path_factory.mktemp("little"), 240, 60)
 
 
 @pytest.mark.parametrize(("stage", "amp"), [("03_ddp_spawn", "fp16"), ("05_multinode", "bf16")])
