@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from compare import free_port
 
-hosts = importlib.import_module("05_multinode.hosts")
+hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))

@@ -20,7 +20,7 @@ from conftest import (
     wait_for_line,
 )
 
-HOSTS = f"python 05_multinode/hosts.py --net {NET}"
+HOSTS = f"python 05_multinode/rehearsal/hosts.py --net {NET}"
 LISTEN = "import socket, time; s = socket.create_server(('', 5000)); print(s); time.sleep(60)"
 CONNECT = "import socket; socket.create_connection(('host1', 5000), timeout=2)"
 
@@ -201,7 +201,7 @@ def test_bad_input(reader, command, told):
 
 def test_without_the_program_ip(reader):
     result = reader.run(
-        f"python {ROOT}/05_multinode/hosts.py up 2", PATH=str(Path(sys.executable).parent)
+        f"python {ROOT}/05_multinode/rehearsal/hosts.py up 2", PATH=str(Path(sys.executable).parent)
     )
     one_line(
         result, "hosts", "the program ip is needed" if sys.platform == "linux" else "only Linux"

@@ -9,7 +9,7 @@ import signal
 import pytest
 from conftest import NEEDS_HOSTS, NET, ROOT, free_port, hosts, left, wait_for
 
-failures = importlib.import_module("05_multinode.failures")
+failures = importlib.import_module("05_multinode.rehearsal.failures")
 
 RECORD = ROOT / "benchmarks/results/failures.json"
 CASES = [name for name in failures.CASES if name not in failures.IF_NAMED]
@@ -18,7 +18,7 @@ TESTED = [name for name in CASES if name not in ("blinks", "loopback", "unequal"
 
 
 def run(reader, flags):
-    command = f"python 05_multinode/failures.py --net {NET} --json found.json {flags}"
+    command = f"python 05_multinode/rehearsal/failures.py --net {NET} --json found.json {flags}"
     result = reader.run(f"{command} --data {reader.env['MNIST_ROOT']}", timeout=170)
     assert result.code == 0, result
     return result, json.loads((reader.folder / "found.json").read_text())["cases"]
@@ -58,7 +58,9 @@ def test_without_hosts(reader):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_stops_it_finds_nothing_left(reader, number):
     data = reader.env["MNIST_ROOT"]
-    process = reader.start(f"python 05_multinode/failures.py --net {NET} sleeps --data {data}")
+    process = reader.start(
+        f"python 05_multinode/rehearsal/failures.py --net {NET} sleeps --data {data}"
+    )
     wait_for(lambda: (hosts.NAMESPACES / f"{NET}-host1").exists())
     os.kill(process.pid, number)
     assert reader.finish(process, timeout=30).code == 128 + number
@@ -101,7 +103,7 @@ def test_the_page_has_the_table_of_the_record():
     ],
 )
 def test_bad_input(reader, flags, told):
-    result = reader.run(f"python 05_multinode/failures.py {flags}")
+    result = reader.run(f"python 05_multinode/rehearsal/failures.py {flags}")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result
     assert result.err.startswith("failures: error: ") and told in result.err
     assert not (reader.folder / "nowhere").exists()

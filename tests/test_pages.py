@@ -90,7 +90,7 @@ def test_the_benchmarks_page_shows_its_results():
         for name, rows in measured["milliseconds_per_step"].items()
     }
     assert f"{measured['about']}\n{sweep.tables(by_ranks)}\n" in blocks
-    scaling = importlib.import_module("05_multinode.scaling")
+    scaling = importlib.import_module("benchmarks.scaling")
     measured = json.loads((results / "scaling.json").read_text())
     measured["ranks"] = {int(n): found for n, found in measured["ranks"].items()}
     table = "\n".join(scaling.measured_table(measured))

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from conftest import NEEDS_HOSTS, Result, free_port, hosts, one_line, wait_for
 
-preflight = importlib.import_module("05_multinode.preflight")
+preflight = importlib.import_module("05_multinode.rehearsal.preflight")
 
 NET = f"pre{os.getpid()}"  # tests that run at the same time have nets of their own
-ALONE = "python 05_multinode/preflight.py"
+PREFLIGHT = "05_multinode/rehearsal/preflight.py"
+ALONE = f"python {PREFLIGHT}"
 TORCHRUN = "exec torchrun --nnodes 2 --nproc-per-node {ranks} --rdzv-backend c10d"
 LISTEN = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print(s)"
 LISTEN += "; time.sleep(60)"
@@ -69,7 +70,8 @@ class Pair:
         processes = {}
         for name in self.net.names():
             line = TORCHRUN.format(ranks=ranks.get(name, 1)) + f" --rdzv-endpoint {endpoint}"
-            line = f"{before.get(name, '')} {line} 05_multinode/preflight.py --device cpu {flags}"
+            line += f" 05_multinode/rehearsal/preflight.py --device cpu {flags}"
+            line = f"{before.get(name, '')} {line}"
             processes[name] = self.start(name, line, **env.get(name, {}))
         if cut:
             self.cut(cut, processes)
@@ -294,7 +296,7 @@ def waiting_torchrun(pair):
 def test_rehearsal_in_two_terminals(reader):
     """One machine, whatever its name leads to: no alarm, for there a loopback will do."""
     meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
-    line = f"torchrun --nnodes 2 --nproc-per-node 1 {meet} 05_multinode/preflight.py --timeout 60"
+    line = f"torchrun --nnodes 2 --nproc-per-node 1 {meet} {PREFLIGHT} --timeout 60"
     result = reader.finish_all([reader.start(f"{line} --device cpu --json") for _ in range(2)])
     assert result.code == 0, result
     told = json.loads(result.out)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-scaling = importlib.import_module("05_multinode.scaling")
+scaling = importlib.import_module("benchmarks.scaling")
 from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 ALPHA, BETA = 3e-6, 2e9
@@ -96,7 +96,7 @@ def test_ranks_that_share_cores_take_turns():
 
 @pytest.mark.slow
 def test_the_script(reader):
-    result = reader.run("python 05_multinode/scaling.py --ranks 2 --rounds 2 --steps 2 --results r")
+    result = reader.run("python benchmarks/scaling.py --ranks 2 --rounds 2 --steps 2 --results r")
     assert result.code == 0, result
     lines = result.out.splitlines()
     assert any(line.startswith("largest error:") for line in lines)
@@ -110,6 +110,6 @@ def test_the_script(reader):
 
 @pytest.mark.parametrize("flags", ["--ranks 1", "--ranks 7", "--rounds 1"])
 def test_bad_flags(called, flags):
-    result = called("05_multinode/scaling.py", flags)
+    result = called("benchmarks/scaling.py", flags)
     assert result.code == 2 and "Traceback" not in result.err, result
     assert result.out == "", "nothing was run"

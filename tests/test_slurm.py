@@ -11,12 +11,12 @@ import pytest
 from conftest import Reader, hosts, left, one_line, record_of, wait_for
 from killed_ranks import distance
 
-slurm_on_hosts = importlib.import_module("tools.slurm_on_hosts")
+slurm_py = importlib.import_module("05_multinode.rehearsal.slurm")
 
 NET = f"slurm{os.getpid()}"  # of the tool; the cluster that several tests share has its own
 CLUSTER = f"cluster{os.getpid()}"
-TOOL = f"python tools/slurm_on_hosts.py --net {NET}"
-WHY_NOT = slurm_on_hosts.missing()
+TOOL = f"python 05_multinode/rehearsal/slurm.py --net {NET}"
+WHY_NOT = slurm_py.missing()
 NEEDS_SLURM = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 EPOCHS = 20
 PATIENCE = 180  # seconds, for what takes 20 on two idle cores
@@ -70,7 +70,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, small_data):
     reader = Reader(tmp_path_factory.mktemp("slurm"), small_data)
-    with slurm_on_hosts.slurm_for_a_while(3, CLUSTER) as slurm:
+    with slurm_py.slurm_for_a_while(3, CLUSTER) as slurm:
         yield Cluster(slurm, reader)
     assert not left(CLUSTER)
 
@@ -150,7 +150,7 @@ def test_whatever_stops_the_tool_leaves_nothing(reader, net):
     process = start_job(reader, net)
     os.kill(process.pid, signal.SIGINT)
     result = reader.finish(process, timeout=60)
-    assert result.code == 130 and result.err.endswith("slurm_on_hosts: interrupted\n")
+    assert result.code == 130 and result.err.endswith("slurm: interrupted\n")
     assert not left(NET)
     killed = start_job(reader, net)
     os.kill(killed.pid, signal.SIGKILL)
@@ -185,17 +185,17 @@ def test_slurm_that_stays_until_it_is_taken_down(reader, net):
     ],
 )
 def test_bad_input(reader, command, told):
-    one_line(reader.run(f"{TOOL} {command}"), "slurm_on_hosts", told)
+    one_line(reader.run(f"{TOOL} {command}"), "slurm", told)
 
 
 def test_without_the_programs(reader, monkeypatch):
     if any(Path("/usr/sbin", name).exists() for name in ("slurmctld", "slurmd")):
-        monkeypatch.setattr(slurm_on_hosts, "path", lambda: str(reader.folder))
-        assert "it comes with Debian's package slurmctld" in slurm_on_hosts.missing()
+        monkeypatch.setattr(slurm_py, "path", lambda: str(reader.folder))
+        assert "it comes with Debian's package slurmctld" in slurm_py.missing()
     else:
-        one_line(reader.run(f"{TOOL} up 2"), "slurm_on_hosts", "it comes with Debian's package")
+        one_line(reader.run(f"{TOOL} up 2"), "slurm", "it comes with Debian's package")
 
 
 @NEEDS_SLURM
 def test_run_without_slurm(reader):
-    one_line(reader.run(f"{TOOL} run -- sinfo"), "slurm_on_hosts", "no hosts of net")
+    one_line(reader.run(f"{TOOL} run -- sinfo"), "slurm", "no hosts of net")

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-rehearsal = importlib.import_module("05_multinode.rehearsal")
+rehearsal = importlib.import_module("05_multinode.rehearsal.common")
 
 PATIENCE = 150  # seconds that any wait may take
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 common = importlib.import_module("benchmarks.common")
 from_scratch = importlib.import_module("05_multinode.from_scratch")
-hosts = importlib.import_module("05_multinode.hosts")
+hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 BYTES = [2**10, 2**13, 2**16, 116_136, 2**18, 2**20, 2**22]  # 116,136: the ConvNet's
 SHAPE = "root tbf rate 100mbit burst 16kb latency 400ms"  # tbf: a bucket with a hole

@@ -3,12 +3,12 @@ r"""Before the job: is every host ready for it, and do the hosts reach each othe
 With the job's own line on every host, this script in the place of train.py:
 
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
-        --rdzv-endpoint host0:29500 05_multinode/preflight.py
+        --rdzv-endpoint host0:29500 05_multinode/rehearsal/preflight.py
 
 Where the torchruns do not even find each other: leave the one on the endpoint's host waiting, and
 see from the other hosts, without torchrun,
 
-    python 05_multinode/preflight.py --endpoint host0:29500
+    python 05_multinode/rehearsal/preflight.py --endpoint host0:29500
 
 Every host collects facts about itself; rank 0 judges them all and prints one table. The facts
 travel through torchrun's store. gloo and NCCL may be what is broken: they are tried last, in a

@@ -6,17 +6,17 @@ else. Needs root and the programs ip (package iproute2) and unshare (util-linux)
 
 Hosts for one command, which runs on all of them; afterwards they are gone, also after Ctrl-C:
 
-    python 05_multinode/hosts.py with 2 -- torchrun --nnodes 2 --nproc-per-node 1 \
+    python 05_multinode/rehearsal/hosts.py with 2 -- torchrun --nnodes 2 --nproc-per-node 1 \
         --rdzv-backend c10d --rdzv-endpoint host0:29500 05_multinode/train.py
 
 Hosts that stay until they are taken down:
 
-    python 05_multinode/hosts.py up 3
-    python 05_multinode/hosts.py run --all -- hostname
-    python 05_multinode/hosts.py run host0 -- ip address
-    python 05_multinode/hosts.py cut host1
-    python 05_multinode/hosts.py join host1
-    python 05_multinode/hosts.py down
+    python 05_multinode/rehearsal/hosts.py up 3
+    python 05_multinode/rehearsal/hosts.py run --all -- hostname
+    python 05_multinode/rehearsal/hosts.py run host0 -- ip address
+    python 05_multinode/rehearsal/hosts.py cut host1
+    python 05_multinode/rehearsal/hosts.py join host1
+    python 05_multinode/rehearsal/hosts.py down
 """
 
 import argparse

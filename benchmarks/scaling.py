@@ -16,8 +16,8 @@ Computing is measured for batches that no prediction is made for, without averag
 is read off straight lines. "around" is what is missing at one such batch. Then the same formulas
 are applied to other networks: that part is a projection, not a measurement.
 
-    python 05_multinode/scaling.py
-    python 05_multinode/scaling.py --ranks 2 --rounds 20 --results timings
+    python benchmarks/scaling.py
+    python benchmarks/scaling.py --ranks 2 --rounds 20 --results timings
 
 It runs on CPUs. Source of the ring and tree costs: R. Thakur, R. Rabenseifner, W. Gropp,
 Optimization of collective communication operations in MPICH, Int. J. High Perform. Comput. Appl. 19

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-hosts_py = importlib.import_module("05_multinode.hosts")
+hosts_py = importlib.import_module("05_multinode.rehearsal.hosts")
 
 TRAIN = str(ROOT / "05_multinode/train.py")
 RESUME = str(ROOT / "05_multinode/resume.py")  # has the same flags, and snapshots amid an epoch

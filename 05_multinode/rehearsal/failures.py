@@ -5,9 +5,9 @@ snapshot is needed amid an epoch), breaks one thing, and tells for each host: af
 its torchrun ended, with which exit code, and the one line that says why; what is left on the disk;
 who was guilty, and by what you would have known.
 
-    sudo env "PATH=$PATH" python 05_multinode/failures.py                   # some five minutes
-    sudo env "PATH=$PATH" python 05_multinode/failures.py killed cut_off
-    sudo env "PATH=$PATH" python 05_multinode/failures.py restart_rate      # only if named
+    sudo env "PATH=$PATH" python 05_multinode/rehearsal/failures.py   # some five minutes
+    sudo env "PATH=$PATH" python 05_multinode/rehearsal/failures.py killed cut_off
+    sudo env "PATH=$PATH" python 05_multinode/rehearsal/failures.py restart_rate
 
 Without root the hosts are two torchruns on 127.0.0.1, and cases that need more are left out.
 """
@@ -26,9 +26,9 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-hosts = importlib.import_module("05_multinode.hosts")
-rehearsal = importlib.import_module("05_multinode.rehearsal")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+hosts = importlib.import_module("05_multinode.rehearsal.hosts")
+rehearsal = importlib.import_module("05_multinode.rehearsal.common")
 
 WAITS, RESUME = rehearsal.WAITS, rehearsal.RESUME
 DONE = "milliseconds per step"  # the last line of a good run of train.py

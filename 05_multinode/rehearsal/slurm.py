@@ -1,4 +1,4 @@
-r"""A real Slurm on one machine: its daemons on the hosts of 05_multinode/hosts.py.
+r"""A real Slurm on one machine: its daemons on the hosts of 05_multinode/rehearsal/hosts.py.
 
 host0 is the login node, the controller and a node; host1, host2, ... are further nodes. For trying
 job files out, and for the tests. Needs root and Debian's packages slurmctld, slurmd, slurm-client,
@@ -6,14 +6,14 @@ munge, iproute2 and util-linux.
 
 Slurm for one command, which runs on host0; afterwards all of it is gone, also after Ctrl-C:
 
-    python tools/slurm_on_hosts.py with 2 -- sbatch --wait 05_multinode/launch/job.sbatch
+    python 05_multinode/rehearsal/slurm.py with 2 -- sbatch --wait 05_multinode/launch/job.sbatch
 
 Slurm that stays until it is taken down:
 
-    python tools/slurm_on_hosts.py up 3
-    python tools/slurm_on_hosts.py run -- sinfo
-    python 05_multinode/hosts.py --net slurm cut host1
-    python tools/slurm_on_hosts.py down
+    python 05_multinode/rehearsal/slurm.py up 3
+    python 05_multinode/rehearsal/slurm.py run -- sinfo
+    python 05_multinode/rehearsal/hosts.py --net slurm cut host1
+    python 05_multinode/rehearsal/slurm.py down
 """
 
 import argparse
@@ -27,8 +27,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-hosts = importlib.import_module("05_multinode.hosts")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 PATIENCE = 60  # seconds for the daemons to find each other
 CONFIGURATION = """\
@@ -196,7 +196,7 @@ def main() -> None:
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
     """-> flags, and the command after "--" """
-    usage = "slurm_on_hosts.py [--net NAME] ACTION ... [-- COMMAND]"
+    usage = "slurm.py [--net NAME] ACTION ... [-- COMMAND]"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage=usage)
     parser.add_argument("--net", default="slurm", help="which set of hosts: one word")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -216,7 +216,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
 
 
 def fail(message: str) -> None:
-    print(f"slurm_on_hosts: error: {message}", file=sys.stderr)
+    print(f"slurm: error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -226,5 +226,5 @@ if __name__ == "__main__":
     except (hosts.HostsError, OSError, subprocess.TimeoutExpired) as error:
         fail(str(error))
     except KeyboardInterrupt:
-        print("\nslurm_on_hosts: interrupted", file=sys.stderr)
+        print("\nslurm: interrupted", file=sys.stderr)
         sys.exit(130)
