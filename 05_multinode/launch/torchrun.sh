@@ -11,7 +11,7 @@
 #     RANKS         on this node (its GPUs; 1 without)
 #     MAX_RESTARTS  how often all ranks are started again after one has failed (3)
 #     LOCAL_ADDR    this node's address, where the others cannot resolve its name
-#     SCRIPT        in the place of train.py: with MAX_RESTARTS=0 SCRIPT=preflight.py only looks
+#     SCRIPT        in the place of train.py: MAX_RESTARTS=0 SCRIPT=rehearsal/preflight.py checks
 #                   whether the nodes are ready
 set -euo pipefail
 

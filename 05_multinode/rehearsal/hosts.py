@@ -1,25 +1,18 @@
-r"""Several hosts on one Linux machine: a network to rehearse on, with cables that can be pulled.
+r"""Several nodes on one Linux machine: a network for rehearsals, with links that can be cut.
 
-Each host is a network namespace: an address of its own, a host name, an /etc/hosts that knows all
-hosts, and a cable to a switch. They share the machine's disk, memory and cores, and reach nothing
-else. Needs root and the programs ip (package iproute2) and unshare (util-linux).
-
-Hosts for one command, which runs on all of them; afterwards they are gone, also after Ctrl-C:
+Each node is a network namespace with an address, a host name, an /etc/hosts that lists all nodes,
+and a link to a switch. The nodes share the machine's disk, memory and cores, and have no other
+network. Needs root and the programs ip (package iproute2) and unshare (util-linux).
 
     python 05_multinode/rehearsal/hosts.py with 2 -- torchrun --nnodes 2 --nproc-per-node 1 \
         --rdzv-backend c10d --rdzv-endpoint host0:29500 05_multinode/train.py
 
-Hosts that stay until they are taken down:
-
-    python 05_multinode/rehearsal/hosts.py up 3
-    python 05_multinode/rehearsal/hosts.py run --all -- hostname
-    python 05_multinode/rehearsal/hosts.py run host0 -- ip address
-    python 05_multinode/rehearsal/hosts.py cut host1
-    python 05_multinode/rehearsal/hosts.py join host1
-    python 05_multinode/rehearsal/hosts.py down
+makes two nodes, runs the command on both, and removes the nodes, also after Ctrl-C. up makes nodes
+that stay until down; run, cut and join work on those (README.md shows them).
 """
 
 import argparse
+import importlib
 import os
 import re
 import shutil
@@ -29,49 +22,53 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+common = importlib.import_module("05_multinode.rehearsal.common")
 
 NAMESPACES, ETC = Path("/run/netns"), Path("/etc/netns")  # where ip keeps names, and /etc of each
 
 
-class HostsError(Exception):
-    """What cannot be done, in one line."""
-
-
-def main() -> None:
+def main() -> int:
     args, command = parse()
-    if reason := missing():
-        raise HostsError(reason)
-    leave_when_told()
+    reason = missing()
+    if reason:
+        raise common.RehearsalError(reason)
+    common.exit_on_signals()
     hosts = Hosts(args.net)
     if args.action == "with":
         with hosts_for_a_while(args.number, args.net):
-            finish(hosts.run(hosts.names(), command))
-    elif args.action == "up":
-        with alone(args.net):
+            return report(hosts.run(hosts.names(), command))
+    if args.action == "run":
+        return report(hosts.run(hosts.names() if args.all else args.host, command))
+    if args.action == "up":
+        with reserved(args.net):
             hosts.up(args.number)
         print("\n".join(f"{name}  {address}" for name, address in hosts.names().items()))
-    elif args.action == "run":
-        finish(hosts.run(hosts.names() if args.all else args.host, command))
     elif args.action == "down":
         hosts.down()
+    elif args.action == "cut":
+        hosts.cut(args.host)
     else:
-        {"cut": hosts.cut, "join": hosts.join}[args.action](args.host)
+        hosts.join(args.host)
+    return 0
 
 
-def finish(codes: dict[str, int]) -> None:
-    told = ", ".join(f"{name} {code}" for name, code in codes.items())
-    print(f"hosts: exit codes {told}", file=sys.stderr)
-    sys.exit(max(codes.values()))
+def report(codes: dict[str, int]) -> int:
+    """Print the exit codes of all nodes -> the largest."""
+    listed = ", ".join(f"{name} {code}" for name, code in codes.items())
+    print(f"hosts: exit codes {listed}", file=sys.stderr)
+    return max(codes.values())
 
 
 @contextmanager
 def hosts_for_a_while(number: int, net: str = "stage5") -> Iterator["Hosts"]:
-    """Hosts that are taken down whatever happens. Raises HostsError if they cannot be made."""
+    """Nodes that are removed whatever happens. Raises RehearsalError if they cannot be made."""
     hosts = Hosts(net)
-    with alone(net):
+    with reserved(net):
         try:
             hosts.up(number)
             yield hosts
@@ -80,43 +77,43 @@ def hosts_for_a_while(number: int, net: str = "stage5") -> Iterator["Hosts"]:
 
 
 class Hosts:
-    """The hosts host0, host1, ... of a net, whether they are up or not.
+    """The nodes host0, host1, ... of a net, whether they are up or not.
 
-    net: small letters and digits, at most 20; sets of hosts with different nets do not meet.
+    net: small letters and digits, at most 20. Nodes of different nets cannot reach each other.
     """
 
     def __init__(self, net: str = "stage5"):
         if not re.fullmatch("[a-z0-9]{1,20}", net):
-            raise HostsError(f"--net {net}: small letters and digits are allowed, at most 20")
+            raise common.RehearsalError(f"--net {net}: use at most 20 small letters and digits")
         self.net = net
         self.switch = f"{net}-switch"
-        # Names and addresses of the hosts. This file is there before anything else is made, and is
-        # removed after all else: by it we know what is ours.
+        # Names and addresses of the nodes. This file is made first and removed last: what it lists
+        # is ours.
         self.list = ETC / self.switch / "made-by-hosts.py"
 
     def names(self) -> dict[str, str]:
-        """-> {name: address}. Raises HostsError if no hosts are up."""
+        """-> {name: address}. Raises RehearsalError if no nodes are up."""
         if not self.list.exists():
-            raise HostsError(f"no hosts of net {self.net} are up; hosts.py up 2 makes two")
+            raise common.RehearsalError(f"no nodes of net {self.net} are up: hosts.py up 2")
         return dict(line.split() for line in self.list.read_text().splitlines())
 
     def etc_hosts(self, name: str) -> Path:
-        """The file that is /etc/hosts for what is started on this host from now on."""
+        """The file that is /etc/hosts for what is started on this node from now on."""
         return ETC / f"{self.net}-{name}" / "hosts"
 
     def up(self, number: int) -> None:
-        """Make hosts host0 to host<number - 1>, in the place of those that are there.
+        """Make nodes host0 to host<number - 1>; those that are still there are removed first.
 
-        Raises HostsError if something that is not ours has a name that we need.
+        Raises RehearsalError if something that is not ours has a name that we need.
         """
-        if self.ours():
+        if self.list.exists():
             print(f"hosts: taking down what was left of net {self.net}", file=sys.stderr)
             self.down()
         addresses = {f"host{i}": f"10.5.0.{i + 1}" for i in range(number)}
         for name in ("switch", *addresses):
             space, folder = NAMESPACES / f"{self.net}-{name}", ETC / f"{self.net}-{name}"
-            if space.exists() or folder.exists() and any(folder.iterdir()):
-                raise HostsError(f"there is a namespace {space.name} that is not ours")
+            if space.exists() or (folder.exists() and any(folder.iterdir())):
+                raise common.RehearsalError(f"there is a namespace {space.name} that is not ours")
         try:
             self.build(addresses)
         except BaseException:
@@ -137,82 +134,79 @@ class Hosts:
             ip(f"netns add {self.net}-{name}")
         ip(f"-n {self.switch} link add bridge type bridge")
         ip(f"-n {self.switch} link set bridge up")
-        for name, address in addresses.items():  # a cable has two ends, and each is named: veth
-            host = f"{self.net}-{name}"
-            ip(f"-n {self.switch} link add {name} type veth peer name eth0 netns {host}")
+        for name, address in addresses.items():  # a veth pair connects the node to the switch
+            node = f"{self.net}-{name}"
+            ip(f"-n {self.switch} link add {name} type veth peer name eth0 netns {node}")
             ip(f"-n {self.switch} link set {name} master bridge up")
-            ip(f"-n {host} address add {address}/24 dev eth0")
-            ip(f"-n {host} link set eth0 up")
-            ip(f"-n {host} link set lo up")
+            ip(f"-n {node} address add {address}/24 dev eth0")
+            ip(f"-n {node} link set eth0 up")
+            ip(f"-n {node} link set lo up")
 
     def down(self) -> None:
-        """End all that runs on the hosts and remove them; nothing is left, not even of half a set.
+        """End all processes on the nodes and remove the nodes, also those of a half-made set.
 
-        Raises HostsError if a process does not even end when it is killed.
+        Raises RehearsalError if a process does not end.
         """
-        import fcntl  # only here: Windows has none, and hears from missing() why it needs none
+        import fcntl  # only here: Windows has none, and missing() has reported that already
 
-        if not ETC.exists():
-            return
-        with undisturbed(), open_folder(ETC) as folder:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # if two do this at once, one waits for the other
-            spaces = self.ours()
-            for signal_number in (signal.SIGTERM, signal.SIGKILL):
-                patience = time.monotonic() + 5
-                while (pids := self.pids(spaces)) and time.monotonic() < patience:
-                    for pid in pids:
-                        send(os.kill, pid, signal_number)
-                    time.sleep(0.2)
-            if pids:
-                raise HostsError(f"these processes do not end: {pids}")
+        with common.signals_blocked(), suppress(FileNotFoundError), open(self.list) as made:
+            fcntl.flock(made, fcntl.LOCK_EX)  # a second process that does this waits for the first
+            spaces = [f"{self.net}-{line.split()[0]}" for line in made] + [self.switch]
+            self.end_processes(spaces)
             for space in spaces:
                 if (NAMESPACES / space).exists():
                     ip(f"netns delete {space}")
                 shutil.rmtree(ETC / space, ignore_errors=True)
-            if ETC.exists() and not any(ETC.iterdir()):
+            with suppress(OSError):  # it holds nodes of other nets
                 ETC.rmdir()
 
-    def ours(self) -> list[str]:
-        """Our namespaces, of a half-made set too; the switch comes last, for it has the list."""
-        names = [*self.names(), "switch"] if self.list.exists() else []
-        return [f"{self.net}-{name}" for name in names]
+    def end_processes(self, spaces: list[str]) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + 5
+            while self.pids(spaces) and time.monotonic() < deadline:
+                for pid in self.pids(spaces):
+                    with suppress(ProcessLookupError):  # it has ended
+                        os.kill(pid, number)
+                time.sleep(0.2)
+        if self.pids(spaces):
+            raise common.RehearsalError(f"these processes do not end: {self.pids(spaces)}")
 
     def pids(self, spaces: list[str]) -> list[int]:
-        there = [space for space in spaces if (NAMESPACES / space).exists()]
-        return [int(pid) for space in there for pid in ip(f"netns pids {space}").split()]
+        """The processes in these namespaces, as far as the namespaces exist."""
+        existing = [space for space in spaces if (NAMESPACES / space).exists()]
+        return [int(pid) for space in existing for pid in ip(f"netns pids {space}").split()]
 
     def cut(self, name: str) -> None:
-        """Pull the host's cable out of the switch. Nobody is told: connections fall silent."""
+        """Take the node's link down at the switch. Connections stay open, but nothing arrives."""
         ip(f"-n {self.switch} link set {self.known(name)} down")
 
     def join(self, name: str) -> None:
-        """Put the cable back."""
+        """Take the link up again."""
         ip(f"-n {self.switch} link set {self.known(name)} up")
 
     def known(self, name: str) -> str:
         if name not in self.names():
-            raise HostsError(f"there is no {name}, only {', '.join(self.names())}")
+            raise common.RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
         return name
 
     def start(self, name: str, command: list[str], **options) -> subprocess.Popen:
-        """Start a command on a host, in a session of its own. options: those of Popen."""
+        """Start a command on a node, in a session of its own. options: those of Popen."""
         name_and_run = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
         inside = ["ip", "netns", "exec", f"{self.net}-{self.known(name)}", "unshare", "--uts"]
         inside += ["sh", "-c", name_and_run, name, *command]
-        env = options.pop("env", os.environ) | {"PYTHONUNBUFFERED": "1"}
-        return subprocess.Popen(
-            inside, stdin=subprocess.DEVNULL, start_new_session=True, env=env, **options
-        )
+        env = {**options.pop("env", os.environ), "PYTHONUNBUFFERED": "1"}
+        options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
+        return subprocess.Popen(inside, env=env, **options)
 
-    def run(self, names: list[str], command: list[str]) -> dict[str, int]:
-        """Run a command on hosts at once, its output behind their names -> {name: exit code}."""
+    def run(self, names: Iterable[str], command: list[str], env=os.environ) -> dict[str, int]:
+        """Run a command on nodes at once, its output behind their names -> {name: exit code}."""
         processes, relays = {}, []
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         try:
             for name in map(self.known, names):
-                output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-                process = self.start(name, command, text=True, errors="replace", **output)
-                processes[name] = process
-                relays.append(threading.Thread(target=relay, args=(name, process), daemon=True))
+                processes[name] = self.start(name, command, env=env, errors="replace", **output)
+                relays.append(threading.Thread(target=relay, args=(name, processes[name])))
+                relays[-1].daemon = True
                 relays[-1].start()
             for process in processes.values():
                 process.wait()
@@ -225,98 +219,61 @@ class Hosts:
 
 
 def relay(name: str, process: subprocess.Popen) -> None:
-    """Print what a command says, line by line, until it says no more."""
+    """Print what a command prints, line by line, with the node's name in front."""
     try:
         for line in process.stdout:
             sys.stdout.write(f"{name} | {line.rstrip()}\n")
             sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads us any more
+    except BrokenPipeError:  # the reader of our output is gone
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
-def end(processes: list[subprocess.Popen]) -> None:
-    """Ask commands that still run to end; whoever has not done so after 5 s is killed."""
-    with undisturbed():
-        running = [process for process in processes if process.poll() is None]
-        for process in running:
-            send(os.killpg, process.pid, signal.SIGTERM)
-        patience = time.monotonic() + 5
-        for process in running:
-            try:
-                process.wait(max(0, patience - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                send(os.killpg, process.pid, signal.SIGKILL)
-                process.wait()
-
-
-def send(kill, pid: int, number: int) -> None:
-    try:
-        kill(pid, number)
-    except ProcessLookupError:  # it has ended by itself
-        pass
+def end(processes: Iterable[subprocess.Popen]) -> None:
+    """Send SIGTERM to commands that still run, and SIGKILL after 5 s."""
+    with common.signals_blocked():
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            running = [process for process in processes if process.poll() is None]
+            for process in running:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            deadline = time.monotonic() + 5
+            for process in running:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0, deadline - time.monotonic()))
 
 
 @contextmanager
-def alone(net: str) -> Iterator[None]:
-    """Hold the net for this process. The kernel gives it back, whatever this process dies of.
+def reserved(net: str) -> Iterator[None]:
+    """Reserve the net for this process; the kernel releases it when the process ends.
 
-    Raises HostsError if another process has it.
+    Raises RehearsalError if another process has it.
     """
     with socket.socket(socket.AF_UNIX) as lock:
         try:
-            lock.bind(f"\0hosts.py {net}")  # an abstract name: there is no file to be left behind
+            lock.bind(f"\0hosts.py {net}")  # an abstract name: no file can be left behind
         except OSError:
-            raise HostsError(
-                f"hosts of net {net} are in use; --net NAME makes further ones"
-            ) from None
+            message = f"nodes of net {net} are in use; --net NAME makes further ones"
+            raise common.RehearsalError(message) from None
         yield
-
-
-@contextmanager
-def open_folder(path: Path) -> Iterator[int]:
-    """-> a file descriptor of the folder"""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Whoever asks us to stop has to wait until this is done."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def leave_when_told() -> None:
-    """SIGTERM and SIGHUP end this process as Ctrl-C does: by an exception, with nothing behind."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup has told us not to care
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def ip(arguments: str) -> str:
-    """Run ip -> what it prints. Raises HostsError with what it says went wrong."""
+    """Run ip -> its output. Raises RehearsalError with its message if it fails."""
     done = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, timeout=30)
     if done.returncode:
-        raise HostsError(f"ip {arguments}: {done.stderr.strip()}")
+        raise common.RehearsalError(f"ip {arguments}: {done.stderr.strip()}")
     return done.stdout
 
 
 def missing() -> str | None:
-    """What this machine lacks for hosts, in one line; None if they can be made."""
+    """What this machine lacks for nodes, in one line; None if they can be made."""
     if sys.platform != "linux":
-        return "hosts are network namespaces, and only Linux has them"
+        return "nodes are network namespaces, and only Linux has them"
     for program, package in (("ip", "iproute2"), ("unshare", "util-linux")):
         if not shutil.which(program):
             return f"the program {program} is needed; it comes with the package {package}"
     if os.geteuid() != 0:
-        return 'only root may make hosts: sudo env "PATH=$PATH" python ...'
+        return 'only root may make nodes: sudo env "PATH=$PATH" python ...'
     probe = ["unshare", "--net", "--uts", "--mount", "true"]
     probed = subprocess.run(probe, capture_output=True, text=True, timeout=30)
     return f"no namespaces here: {probed.stderr.strip()}" if probed.returncode else None
@@ -324,57 +281,17 @@ def missing() -> str | None:
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
     """-> flags, and the command after "--" """
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], usage="hosts.py [--net NAME] ACTION ... [-- COMMAND]"
-    )
-    parser.error = fail
-    parser.add_argument("--net", default="stage5", help="which set of hosts: one word")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, text in (("with", "make hosts, run COMMAND on all"), ("up", "make hosts that stay")):
-        action = actions.add_parser(name, help=f"NUMBER: {text}")
-        action.add_argument("number", type=number(1, 32), metavar="NUMBER")
-    action = actions.add_parser("run", help="--all or HOST ...: run COMMAND there")
-    action.add_argument("--all", action="store_true")
-    action.add_argument("host", nargs="*")
-    for name, text in (("cut", "pull its cable"), ("join", "put its cable back")):
+    parser, actions = common.parser_of_actions(__doc__.splitlines()[0], net="stage5")
+    run = actions.add_parser("run", help="--all or HOST ...: run COMMAND there")
+    run.add_argument("--all", action="store_true")
+    run.add_argument("host", nargs="*")
+    for name, text in (("cut", "take its link down"), ("join", "take its link up")):
         actions.add_parser(name, help=f"HOST: {text}").add_argument("host")
-    actions.add_parser("down", help="end all that runs on the hosts and remove them")
-    for action in actions.choices.values():
-        action.error = fail
-    words = sys.argv[1:]
-    split = words.index("--") if "--" in words else len(words)
-    args, command = parser.parse_args(words[:split]), words[split + 1 :]
-    if args.action in ("with", "run") and not command:
-        fail("a command is missing: -- COMMAND")
-    if args.action not in ("with", "run") and command:
-        fail(f"{args.action} takes no command")
+    args, command = common.parse_with_command(parser)
     if args.action == "run" and args.all == bool(args.host):
-        fail("run --all, or run HOST")
+        common.fail("run --all, or run HOST")
     return args, command
 
 
-def number(low: int, high: int) -> Callable[[str], int]:
-    """-> an argparse type: an int from low to high"""
-
-    def read(text: str) -> int:
-        if not low <= int(text) <= high:
-            raise ValueError
-        return int(text)
-
-    read.__name__ = f"number from {low} to {high}"  # argparse prints it when read refuses
-    return read
-
-
-def fail(message: str) -> None:
-    print(f"hosts: error: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except (HostsError, OSError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        print("\nhosts: interrupted", file=sys.stderr)
-        sys.exit(130)
+    common.run_main(main)
