@@ -34,6 +34,8 @@ SlurmdUser=root
 AuthType=auth/munge
 # A job that is requeued waits until its credentials have expired: otherwise for two minutes.
 AuthInfo=socket={state}/munge.socket,cred_expire=5
+# Job files name the snapshot by the job's number: a new Slurm must not find an older one's.
+FirstJobId={first_job}
 StateSaveLocation={state}/state
 SlurmdSpoolDir={state}/spool-%n
 SlurmctldPidFile={state}/slurmctld.pid
@@ -88,8 +90,13 @@ class Slurm:
         (self.state / "munge.key").touch(mode=0o600)
         (self.state / "munge.key").write_bytes(os.urandom(1024))
         (self.state / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # loaded, never used
-        values = {"net": self.hosts.net, "state": self.state, "nodes": ",".join(self.hosts.names())}
-        (self.state / "slurm.conf").write_text(CONFIGURATION.format(**values))
+        configuration = CONFIGURATION.format(
+            net=self.hosts.net,
+            state=self.state,
+            first_job=int(time.time()) % 10**6 + 1,
+            nodes=",".join(self.hosts.names()),
+        )
+        (self.state / "slurm.conf").write_text(configuration)
 
     def start_daemons(self) -> None:
         files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid"}
