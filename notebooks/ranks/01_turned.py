@@ -1,4 +1,4 @@
-"""Digits that are turned at random when they are dealt: what the first notebook's loaders load.
+"""Digits that are turned at random when they are loaded: the data set of notebooks 1 and 3.
 
 In a file, because the processes of a loader's workers have to find it: what a notebook's cell
 defines they cannot import (unless they are forked, which macOS and Windows do not do).

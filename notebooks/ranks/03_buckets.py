@@ -26,8 +26,13 @@ def look(cases: list[tuple[str, int, float | None]]) -> list[list[list[Event]]]:
 
 def make(net: str, width: int) -> nn.Module:
     if net == "wide_net":
-        return import_module("03_ddp_spawn.from_scratch").wide_net()
+        return import_module("benchmarks.common").wide_net()
     return import_module("benchmarks.timeline").make_net(width)
+
+
+def sizes(net: str, width: int = 1) -> list[int]:
+    """Bytes of each parameter of a net."""
+    return [parameter.nbytes for parameter in make(net, width).parameters()]
 
 
 def backward_passes(model: nn.Module, cap: float | None, times: int = 3) -> list[list[Event]]:
@@ -37,12 +42,12 @@ def backward_passes(model: nn.Module, cap: float | None, times: int = 3) -> list
         parameter.register_post_accumulate_grad_hook(partial(note_gradient, events, index))
     index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
     ddp_model.register_comm_hook((events, index_of), note_bucket)
-    found = []
+    seen = []
     for _ in range(times):
         F.cross_entropy(ddp_model(torch.rand(2, 1, 28, 28)), torch.tensor([3, 7])).backward()
-        found.append(list(events))
+        seen.append(list(events))
         events.clear()
-    return found
+    return seen
 
 
 def note_gradient(events: list[Event], index: int, parameter: Tensor) -> None:
@@ -54,8 +59,3 @@ def note_bucket(notes: tuple, bucket: dist.GradBucket) -> torch.futures.Future[T
     events.append(("bucket", [index_of[id(parameter)] for parameter in bucket.parameters()]))
     gradients = bucket.buffer() / dist.get_world_size()
     return dist.all_reduce(gradients, async_op=True).get_future().then(lambda all: all.value()[0])
-
-
-def sizes(net: str, width: int = 1) -> list[int]:
-    """Bytes of each parameter of a net."""
-    return [parameter.nbytes for parameter in make(net, width).parameters()]

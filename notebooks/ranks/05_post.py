@@ -4,12 +4,13 @@ from_scratch.py's ways run on it as they are, without processes and on as many r
 Nothing here is timed.
 """
 
+import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from importlib import import_module
-from queue import SimpleQueue
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from_scratch = import_module("05_multinode.from_scratch")
+PATIENCE = 60  # seconds that a rank waits for a message
 
 
 class Counted(NamedTuple):
@@ -33,24 +35,18 @@ def play(way: str | Callable, ranks: int, length: int = 720_720) -> Counted:
     leaves the sum there, and calls from_scratch.dist, or from_scratch.exchange. Raises TimeoutError
     if the ranks wait for each other, and whatever a rank raises.
     """
-    post, errors = Post(ranks), []
+    post = Post(ranks)
     vectors = [torch.full((length,), rank + 1, dtype=torch.int16) for rank in range(ranks)]
 
     def live(rank: int) -> None:
         post.own.rank = rank
-        try:
-            from_scratch.WAYS.get(way, way)(vectors[rank])
-        except Exception as error:
-            errors.append(error)
+        from_scratch.WAYS.get(way, way)(vectors[rank])
 
-    with patch.object(from_scratch, "dist", post):
-        threads = [threading.Thread(target=live, args=(k,), daemon=True) for k in range(ranks)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if errors:
-        raise next((error for error in errors if not isinstance(error, TimeoutError)), errors[0])
+    with patch.object(from_scratch, "dist", post), ThreadPoolExecutor(ranks) as pool:
+        lives = [pool.submit(live, rank) for rank in range(ranks)]
+    errors = [life.exception() for life in lives if life.exception()]
+    if errors:  # a rank that has only waited for another is rarely the root cause
+        raise min(errors, key=lambda error: isinstance(error, TimeoutError))
     return Counted(vectors, [Fraction(sent, length) for sent in post.sent], max(post.heard))
 
 
@@ -59,7 +55,7 @@ class Post:
 
     def __init__(self, ranks: int):
         self.ranks, self.own = ranks, threading.local()
-        self.boxes = defaultdict(SimpleQueue)  # one for each (from, to)
+        self.boxes = defaultdict(queue.SimpleQueue)  # one for each (from, to)
         self.sent = [0] * ranks  # elements
         self.heard = [0] * ranks  # the longest chain that has ended at this rank
 
@@ -69,29 +65,26 @@ class Post:
     def get_world_size(self) -> int:
         return self.ranks
 
+    def send(self, tensor: Tensor, dst: int) -> None:
+        rank = self.own.rank
+        self.sent[rank] += tensor.numel()
+        self.boxes[rank, dst].put((tensor.clone(), self.heard[rank] + 1))
+
+    def recv(self, tensor: Tensor, src: int) -> None:
+        rank = self.own.rank
+        try:
+            message, chain = self.boxes[src, rank].get(timeout=PATIENCE)
+        except queue.Empty:
+            raise TimeoutError(f"rank {rank} waits for a message of rank {src}") from None
+        tensor.copy_(message)
+        self.heard[rank] = max(self.heard[rank], chain)
+
     def isend(self, tensor: Tensor, dst: int) -> "Work":
-        self.sent[self.own.rank] += tensor.numel()
-        self.boxes[self.own.rank, dst].put((tensor.clone(), self.heard[self.own.rank] + 1))
+        self.send(tensor, dst)
         return Work(lambda: None)
 
     def irecv(self, tensor: Tensor, src: int) -> "Work":
-        rank = self.own.rank
-
-        def take() -> None:
-            try:
-                letter, chain = self.boxes[src, rank].get(timeout=10)
-            except Exception:
-                raise TimeoutError(f"rank {rank} waits for a message of rank {src}") from None
-            tensor.copy_(letter)
-            self.heard[rank] = max(self.heard[rank], chain)
-
-        return Work(take)
-
-    def send(self, tensor: Tensor, dst: int) -> None:
-        self.isend(tensor, dst).wait()
-
-    def recv(self, tensor: Tensor, src: int) -> None:
-        self.irecv(tensor, src).wait()
+        return Work(lambda: self.recv(tensor, src))
 
 
 class Work(NamedTuple):

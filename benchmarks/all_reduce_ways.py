@@ -1,0 +1,147 @@
+"""How long a sum takes by ring, star and tree on four ranks, and by gloo's own all-reduce.
+
+Twice: on one machine, where bytes travel through memory, and on four nodes (namespaces, made by
+05_multinode/rehearsal/hosts.py), whose cables carry 100 Mb/s in either direction. The ways are
+those of 05_multinode/from_scratch.py and take turns. A sum has arrived when the last rank has it.
+Of each round's repeats the median is kept, of the rounds the quickest: whatever else a machine does
+makes a sum take longer, never shorter. Then gloo on two ranks, likewise. The second half needs
+Linux and root.
+
+    sudo env "PATH=$PATH" python -m benchmarks.all_reduce_ways
+"""
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from tabulate import tabulate
+
+from benchmarks import common
+
+from_scratch = importlib.import_module("05_multinode.from_scratch")
+hosts = importlib.import_module("05_multinode.rehearsal.hosts")
+
+RANKS = 4
+BYTES = [2**10, 2**13, 2**16, 116_136, 2**18, 2**20, 2**22]  # 116,136: the ConvNet's
+CABLE = "root tbf rate 100mbit burst 16kb latency 400ms"  # tbf: token bucket filter, a rate limit
+NET = f"ways{os.getpid()}"
+PATIENCE = 900  # seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="everything once in each (3)")
+    parser.add_argument("--results", type=Path, help="folder for all_reduce_ways.json")
+    args = common.parse(parser, rounds=1)
+    if "RANK" in os.environ:
+        return run_rank(args.rounds)
+    if reason := hosts.missing():
+        parser.error(reason)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # or each torchrun prints that it does this
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # take the nodes down
+    about = f"{common.device_name()}, torch {torch.__version__}"
+    found = {"about": about, "ranks": RANKS, "one machine": on_this_machine(args.rounds)}
+    found["cables of 100 Mb/s"] = on_slow_cables(args.rounds)
+    print(f"milliseconds of an all-reduce by bytes, {RANKS} ranks, {about}")
+    for net in list(found)[2:]:
+        rows = [[way, *of_way.values()] for way, of_way in found[net]["ways"].items()]
+        print(tabulate(rows, [net, *BYTES], floatfmt=".2f"), "\n")
+    if args.results:
+        common.write_json(args.results / "all_reduce_ways.json", found)
+
+
+def torchrun(rounds: int, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", *options]
+    return [*command, "-m", "benchmarks.all_reduce_ways", "--rounds", str(rounds)]
+
+
+def on_this_machine(rounds: int) -> dict:
+    command = torchrun(rounds, "--standalone", f"--nproc-per-node={RANKS}")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=common.ROOT) as process:
+        return result_of([process])
+
+
+def on_slow_cables(rounds: int) -> dict:
+    """Rank 0 to 3 on nodes of their own: 100 Mb/s out of each, and out of the switch to each."""
+    with hosts.hosts_for_a_while(RANKS, NET) as nodes:
+        for name in nodes.names():
+            for space, device in ((f"{NET}-{name}", "eth0"), (nodes.switch, name)):
+                command = ["ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", device]
+                subprocess.run([*command, *CABLE.split()], check=True, capture_output=True)
+        processes = []
+        for rank, name in enumerate(nodes.names()):
+            place = ["--nnodes=4", f"--node-rank={rank}", "--nproc-per-node=1"]
+            command = torchrun(rounds, *place, "--master-addr=host0", "--master-port=29517")
+            processes.append(nodes.start(name, command, stdout=subprocess.PIPE, cwd=common.ROOT))
+        return result_of(processes)
+
+
+def result_of(processes: list[subprocess.Popen]) -> dict:
+    """Wait for the ranks -> what rank 0 has printed. Raises RuntimeError if one has failed."""
+    try:
+        printed = [process.communicate(timeout=PATIENCE)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.terminate()  # torchrun then ends its ranks
+    if any(process.returncode for process in processes):
+        raise RuntimeError("a rank has failed: its own lines stand above")
+    return json.loads(printed[0])
+
+
+def run_rank(rounds: int) -> None:
+    """One of the four; rank 0 prints {"ways": {way: {bytes: ms}}, "two": {"gloo": {bytes: ms}}}."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    pair = dist.new_group([0, 1])
+    found = {"ways": sweep({"gloo": dist.all_reduce} | from_scratch.WAYS, rounds, None)}
+    if dist.get_rank() < 2:
+        found["two"] = sweep({"gloo": partial(dist.all_reduce, group=pair)}, rounds, pair)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def sweep(ways: dict, rounds: int, group: dist.ProcessGroup | None) -> dict:
+    """-> {way: {bytes: milliseconds}}"""
+    found = {way: {size: float("inf") for size in BYTES} for way in ways}
+    for _ in range(rounds):
+        for size in BYTES:
+            repeats = 20 if size < 2**17 else 5
+            for way, seconds in times(ways, size // 4, repeats, group).items():
+                found[way][size] = min(found[way][size], round(1000 * seconds, 4))
+    return found
+
+
+def times(ways: dict, length: int, repeats: int, group) -> dict[str, float]:
+    """Median seconds until the last rank has the sum of vectors [length], in turn.
+
+    A rank that has sent its last bytes is done when the system has taken them, long before a slow
+    cable has carried them: so it is not enough to ask one rank.
+    """
+    tensor, seconds = torch.zeros(length), {way: [] for way in ways}
+    for _ in range(repeats):
+        for way, function in ways.items():
+            dist.barrier(group)
+            started = time.perf_counter()
+            function(tensor)
+            seconds[way].append(time.perf_counter() - started)
+    found = {}
+    for way, taken in seconds.items():
+        last = torch.tensor(taken[1:], dtype=torch.float64)  # the first one warms up
+        dist.all_reduce(last, dist.ReduceOp.MAX, group)
+        found[way] = last.median().item()
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What the notebooks share. It is no part of the lessons, and no stage imports it.
+
+    lesson.show_source("01_baseline/train.py", "train_epoch")   code as it stands in the file now
+    lesson.show_diff("01_baseline", "02_dp", "main")             what a stage changes, computed
+    lesson.table(["device", "images"], [["0", 60], ["1", 60]])
+    lesson.records()["01_baseline-1xcpu"]                        what was measured, and committed
+    with lesson.picture("Backward takes longest", height=2) as axes: ...
+
+A cell whose first line is `%%torchrun 2` is a script: two ranks run it. lesson.run has what they
+left.
+"""
+
+# ruff: noqa: F401 (the names are for the notebooks)
+
+from IPython import get_ipython
+from IPython.core.error import UsageError
+
+from .drawing import COLORS, RANKS, film, picture, stack
+from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
+from .records import RECORDS, compare, digits, phases, records
+from .showing import show_code, show_diff, show_source, table
+
+run: Run | None = None  # of the last cell that began with %%torchrun
+
+
+def torchrun_magic(line: str, cell: str) -> None:
+    """%%torchrun RANKS: the cell is a script, and so many ranks run it; shows what they print."""
+    global run
+    if not line.strip().isdigit():
+        raise UsageError(f"%%torchrun {line}: a number of ranks is missing, as in %%torchrun 2")
+    run = torchrun(f"{cell}\n", int(line))
+    print(run, end="")
+
+
+if get_ipython() is not None:  # else there is no notebook to know it
+    get_ipython().register_magic_function(torchrun_magic, "cell", "torchrun")

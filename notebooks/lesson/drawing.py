@@ -1,0 +1,121 @@
+"""Pictures: each has a title that states what is to be seen, and carries its words as text."""
+
+import base64
+import io
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from IPython.display import display
+from matplotlib import rc_context
+from matplotlib.animation import PillowWriter
+from matplotlib.figure import Figure
+from PIL import Image
+
+# Okabe and Ito's colours, which the colour-blind can tell apart. A phase has the colour that it
+# has in compare.py's pictures; RANKS are for ranks and for whatever else is only numbered.
+COLORS = {
+    "data": "#999999",
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "exposed": "#D55E00",
+    "optimizer": "#E69F00",
+}
+RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
+DARK = ("#0072B2", "#D55E00", "#009E73", "#000000")  # of them; white words are read on these
+STYLE = {
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+    "image.cmap": "Greys",
+    "image.interpolation": "nearest",
+}
+WIDTH, DPI = 7.2, 100  # inches, pixels per inch
+
+
+@contextmanager
+def picture(title: str, height: float = 3.0, **grid) -> Iterator:
+    """A picture whose title states what is to be seen: `with picture("...") as axes: ...`.
+
+    height: inches; grid: nrows, ncols, sharex, width_ratios, ... of matplotlib's subplots, with
+    which the axes come as an array.
+    """
+    with rc_context(STYLE):
+        figure = new_figure(title, height)
+        yield figure.subplots(**grid)
+        drawn, small = io.BytesIO(), io.BytesIO()
+        figure.savefig(drawn, format="png")
+        Image.open(drawn).convert("RGB").quantize(dither=0).save(small, "PNG", optimize=True)
+        publish(small.getvalue(), figure)
+
+
+def film(title: str, draw: Callable, frames: int, seconds: float, height: float, **grid) -> None:
+    """A moving picture: draw(axes, k) draws frame k of 0 ... frames - 1 on empty axes.
+
+    seconds: of a frame. It is a PNG with several frames, which browsers play; what cannot play it
+    shows the first. So the film also begins with the last frame, which should sum the others up.
+    """
+    with rc_context(STYLE), tempfile.TemporaryDirectory() as folder:
+        figure = new_figure(title, height)
+        path, writer = Path(folder, "film.png"), PillowWriter(fps=1 / seconds)
+        last = frames - 1
+        with writer.saving(figure, path, DPI):
+            for k in (last, *range(frames), last, last):
+                for axes in figure.axes:
+                    axes.remove()
+                draw(figure.subplots(**grid), k)
+                writer.grab_frame()
+        publish(path.read_bytes(), figure)
+
+
+def new_figure(title: str, height: float) -> Figure:
+    """An empty figure that pyplot does not know, so that nothing shows it a second time."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained", facecolor="white")
+    lines = textwrap.fill(title, 66)
+    figure.suptitle(lines, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    return figure
+
+
+def publish(png: bytes, figure: Figure) -> None:
+    """Put a picture under the cell: with its title for screen readers, its words as plain text."""
+    words = [" ".join(text.split()) for text in words_in(figure)]
+    data = {"image/png": base64.b64encode(png).decode(), "text/plain": "\n".join(words)}
+    display(data, raw=True, metadata={"image/png": {"alt": words[0]}})
+
+
+def words_in(figure: Figure) -> list[str]:
+    """Title, labels, legends and annotations of a figure."""
+    words = [text.get_text() for text in figure.texts]  # the title is the first of them
+    for axes in figure.axes:
+        words += [axes.get_title(), axes.get_title("left"), axes.get_xlabel(), axes.get_ylabel()]
+        legend = axes.get_legend()
+        texts = [*(legend.get_texts() if legend else []), *axes.texts]
+        words += [text.get_text() for text in texts]
+    return [text for text in words if text.strip()]
+
+
+def stack(axes, bars: dict[str, dict[str, float]], colors: dict[str, str]) -> None:
+    """Horizontal bars, one under the other, each of parts in a row: {bar: {part: length}}.
+
+    Parts with room for it carry their length. The legend stands above the axes.
+    """
+    longest = max(sum(parts.values()) for parts in bars.values())
+    for y, parts in enumerate(bars.values()):
+        left = 0.0
+        for part, length in parts.items():
+            color = colors[part]
+            axes.barh(y, length, 0.7, left, color=color, label=None if y else part)
+            if length > 0.075 * longest:
+                style = {"color": "white" if color in DARK else "black", "fontsize": 11}
+                middle = left + length / 2
+                axes.text(middle, y, f"{length:.1f}", ha="center", va="center", **style)
+            left += length
+    axes.set_yticks(range(len(bars)), bars.keys())
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    above = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1)}
+    axes.legend(ncols=len(colors), columnspacing=1, handlelength=1.2, **above)

@@ -1,0 +1,74 @@
+"""Show code, differences and tables as Markdown; where that is not rendered, as plain text."""
+
+import ast
+import difflib
+import textwrap
+
+from IPython.display import display
+from tabulate import tabulate
+
+from .ranks import ROOT
+
+
+def show_source(path: str, *names: str) -> None:
+    """Show functions or classes of a script as they stand there now; "Class.method" works too."""
+    show_code(source(path, *names), "python", caption=path)
+
+
+def source(path: str, *names: str) -> str:
+    """The text of functions and classes of a script, with their decorators; nothing is imported.
+
+    path: from the repository's root. Raises LookupError for a name that is not there.
+    """
+    text = (ROOT / path).read_text(encoding="utf-8")
+    lines, parts = text.splitlines(), []
+    for name in names:
+        node = ast.parse(text)
+        for inner in name.split("."):
+            found = [child for child in node.body if getattr(child, "name", None) == inner]
+            if not found:
+                raise LookupError(f"{path} has no {name}")
+            node = found[0]
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        parts.append(textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno])))
+    return "\n\n\n".join(parts)
+
+
+def show_diff(before: str, after: str, *names: str, context: int = 3) -> None:
+    """Show what one stage's train.py changes in these functions of another's.
+
+    before, after: stages, such as "01_baseline"; context: unchanged lines around a change.
+    """
+    caption = f"from {before}/train.py to {after}/train.py"
+    show_code(diff(before, after, *names, context=context), "diff", caption)
+
+
+def diff(before: str, after: str, *names: str, context: int = 3) -> str:
+    """The unified diff that show_diff shows: the function stands where line numbers would age."""
+    lines = []
+    for name in names:
+        sides = [source(f"{stage}/train.py", name).splitlines() for stage in (before, after)]
+        for line in list(difflib.unified_diff(*sides, n=context, lineterm=""))[2:]:
+            lines.append(f"@@ {name}" if line.startswith("@@") else line)
+    return "\n".join(lines)
+
+
+def show_code(text: str, language: str, caption: str = "") -> None:
+    """Show text as code. language: "python", "diff" or "text"."""
+    heading = f"`{caption}`\n\n" if caption else ""
+    show(f"{heading}```{language}\n{text}\n```")
+
+
+def table(titles: list[str], rows: list[list], align: str = "") -> None:
+    """Show a table. align: a letter per column, l or r; the first is l and the rest r if not given.
+
+    Numbers are shown as they are: format them first.
+    """
+    sides = {"l": "left", "r": "right"}
+    columns = [sides[letter] for letter in align or "l" + "r" * (len(titles) - 1)]
+    cells = [[str(cell) for cell in row] for row in rows]
+    show(tabulate(cells, titles, tablefmt="pipe", colalign=columns, disable_numparse=True))
+
+
+def show(markdown: str) -> None:
+    display({"text/markdown": markdown, "text/plain": markdown}, raw=True)
