@@ -1,17 +1,20 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
 # make bench       run the benchmarks, put what they print on benchmarks/README.md (an hour)
-# make test        lint and the tests that take minutes
-# make test-slow   the tests that take longer
+# make test        lint and the quick tests: six minutes on two cores
+# make test-slow   the tests that take longer: twelve minutes
 # make sync        copy the lower half of stage 1's train.py into the other stages
 # make clean       remove what the targets above have made, except data/
 #
 # Each target first makes .venv and installs what it needs; the second time that takes no time.
 # make demo ARGS="--only 01 03 -b 240" hands flags to compare.py, make bench ARGS="--only limit" to
-# benchmarks/run_all.py, make notebooks ARGS=03 to tools/build_notebooks.py.
+# benchmarks/run_all.py, make notebooks ARGS=03 to tools/build_notebooks.py,
+# make test ARGS="-k minimal" to pytest.
 
 PYTHON ?= python3
 BIN := .venv/bin
+# nbval's pytest plugin imports the whole of nbformat, in each process, for notebooks alone.
+PYTEST := $(BIN)/python -m pytest -p no:nbval --dist worksteal
 .DELETE_ON_ERROR:
 .PHONY: help demo notebooks bench test test-slow sync clean
 
@@ -35,11 +38,11 @@ test: .venv/maintainer
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@echo "== tests"
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(ARGS)
+	$(PYTEST) -m "not slow" -n 2 $(ARGS)
 
 test-slow: .venv/maintainer
 	@echo "== slow tests"
-	$(BIN)/python -m pytest -m slow -n 3 --dist worksteal $(ARGS)
+	$(PYTEST) -m slow -n 3 $(ARGS)
 
 sync:
 	$(PYTHON) tools/sync_shared_half.py

@@ -1,6 +1,7 @@
 """What the tests share: small data, and a way to start a stage as a reader does."""
 
 import ast
+import contextlib
 import functools
 import importlib
 import json
@@ -9,27 +10,35 @@ import re
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 from filelock import FileLock
 
-from compare import free_port
+# Several tests run at the same time, most of them on several ranks: a core has enough to do.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="finds processes through /proc")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs what only Linux has")
 ENDLESS = "--epochs 100000 --batch-size 24 --lr 0.001 --device cpu"
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
 WHY_NOT = hosts.missing()
 NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+
+
+def files(ending):
+    """The repository's files with this ending, without .venv and the like."""
+    return sorted([*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")])
 
 
 def docstring_commands(script):
@@ -45,24 +54,32 @@ def fenced(text):
     return [(language, code) for language, code in blocks if re.fullmatch(r"\w*", language)]
 
 
+def draw_digits(folder, train, test):
+    """Put so many training and test digits into a folder, in MNIST's format -> the folder."""
+    tool = importlib.import_module("tools.draw_digits")
+    tool.draw_data_set(folder / "MNIST" / "raw", train, test)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory):
     """A folder with 1,200 training and 303 test digits in MNIST's format."""
     return draw_digits(tmp_path_factory.mktemp("small"), 1200, TEST_IMAGES)
 
 
-def draw_digits(folder, train, test):
-    """Put so many training and test digits into a folder, in MNIST's format -> the folder."""
-    command = [sys.executable, ROOT / "tools/draw_digits.py", folder]
-    command += ["--train", str(train), "--test", str(test)]
-    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL)
-    return folder
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# ---------------------------------------------------------------- commands
 
 
 class Result:
-    """What a finished command left: exit code, stdout, stderr, seconds."""
+    """What a finished command left: exit code, stdout, stderr."""
 
-    def __init__(self, code, out, err, seconds):
+    def __init__(self, code, out, err, seconds=0.0):
         self.code, self.out, self.err, self.seconds = code, out, err, seconds
 
     def __repr__(self):
@@ -101,7 +118,6 @@ class Reader:
 
     def finish(self, process, timeout=120):
         """Wait for a command to end -> Result. Fails if it leaves a process behind."""
-        started = time.monotonic()
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -109,8 +125,8 @@ class Reader:
                 os.kill(pid, signal.SIGKILL)
             out, err = process.communicate()
             pytest.fail(f"no end within {timeout} s\n{out}\n{err}")
-        result = Result(process.returncode, out, err, time.monotonic() - started)
-        patience = time.monotonic() + 3
+        result = Result(process.returncode, out, err)
+        patience = time.monotonic() + 10
         while family(process) and time.monotonic() < patience:
             time.sleep(0.05)
         assert not family(process), f"left behind: {family(process)}\n{result}"
@@ -120,7 +136,7 @@ class Reader:
         return self.finish(self.start(command, **env), timeout)
 
     def stage(self, stage, flags="", ranks=2, timeout=120, **env):
-        """Run a stage on `ranks` ranks (stages 3 to 5; stage 5 on two hosts if ranks is even)."""
+        """Run a stage on `ranks` ranks (stages 3 to 5; stage 5 on two nodes if ranks is even)."""
         return self.finish_all(self.start_stage(stage, flags, ranks, **env), timeout)
 
     def start_stage(self, stage, flags="", ranks=2, **env):
@@ -131,20 +147,19 @@ class Reader:
         elif stage == "04_ddp_torchrun":
             commands = [f"torchrun --standalone --nproc-per-node {ranks} {stage}/train.py {flags}"]
         else:
-            hosts = 2 if ranks % 2 == 0 else 1
+            nodes = 2 if ranks % 2 == 0 else 1
             meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
-            torchrun = f"torchrun --nnodes {hosts} --nproc-per-node {ranks // hosts} {meet}"
-            commands = [f"{torchrun} {stage}/train.py {flags}"] * hosts
+            torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {ranks // nodes} {meet}"
+            commands = [f"{torchrun} {stage}/train.py {flags}"] * nodes
         return [self.start(command, **env) for command in commands]
 
     def finish_all(self, processes, timeout=120):
-        """Wait for the commands of all hosts -> one Result."""
+        """Wait for the commands of all nodes -> one Result."""
         results = [self.finish(process, timeout) for process in processes]
         return Result(
             max((result.code for result in results), key=abs),
             "".join(result.out for result in results),
             "".join(result.err for result in results),
-            max(result.seconds for result in results),
         )
 
 
@@ -159,6 +174,40 @@ def record_of(folder):
     return path.name, json.loads(path.read_text())
 
 
+def one_line(result, program, told):
+    """Bad input: exit code 2, and one line of the program that says what is wrong."""
+    assert result.code == 2 and result.out == "", result
+    assert result.err.count("\n") == 1 and result.err.startswith(f"{program}: error: ")
+    assert told in result.err, result
+
+
+# ---------------------------------------------------------------- processes
+
+
+def family(process):
+    """The process ids of all that a command has started and that lives, itself included."""
+    members = []
+    for member in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # ended while we looked, or not ours
+            if member.environ().get("STARTED_BY_TEST") == process.mark:
+                members.append(member.pid)
+    return sorted(members)
+
+
+def ranks_of(process, script="train.py"):
+    """The processes that train, without the one that has started them and without helpers."""
+    ranks = []
+    for pid in family(process):
+        with contextlib.suppress(psutil.Error):
+            command = psutil.Process(pid).cmdline()
+            spawned = any("spawn_main" in word for word in command)
+            runs = any(word.endswith(f"/{script}") for word in command)
+            launcher = any(word.endswith("bin/torchrun") for word in command)
+            if pid != process.pid and (spawned or runs and not launcher):
+                ranks.append(pid)
+    return ranks
+
+
 def wait_for_line(*processes, start="epoch", timeout=90):
     """Read what the processes print until a line of one of them begins with `start`."""
     patience = time.monotonic() + timeout
@@ -166,35 +215,7 @@ def wait_for_line(*processes, start="epoch", timeout=90):
         ready, _, _ = select.select([process.stdout for process in processes], [], [], 1)
         if any(pipe.readline().startswith(start) for pipe in ready):
             return
-    pytest.fail(f"nobody printed {start!r}")
-
-
-def ranks_of(process, script="train.py"):
-    """The processes that train, without the one that has started them and without helpers."""
-    ranks = []
-    for pid in sorted(family(process)):
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        except OSError:  # ended while we looked
-            continue
-        spawned = any("spawn_main" in word for word in command)
-        runs = any(word.endswith(f"/{script}") for word in command)
-        launcher = any(word.endswith("bin/torchrun") for word in command)
-        if pid != process.pid and (spawned or runs and not launcher):
-            ranks.append(pid)
-    return ranks
-
-
-def family(process):
-    """The living processes that a command has started, itself included (Linux; else none)."""
-    members = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if process.mark in environ.read_text(errors="replace"):
-                members.append(int(environ.parent.name))
-        except OSError:  # ended while we looked, or not ours
-            continue
-    return members
+    pytest.fail(f"no line begins with {start!r}")
 
 
 def wait_for(what, seconds=90):
@@ -205,17 +226,13 @@ def wait_for(what, seconds=90):
         time.sleep(0.05)
 
 
-def one_line(result, program, told):
-    """Bad input: exit code 2, and one line of the program that says what is wrong."""
-    assert result.code == 2 and result.out == "", result
-    assert result.err.count("\n") == 1 and result.err.startswith(f"{program}: error: ")
-    assert told in result.err, result
-
-
 def left(net=NET):
-    """What is there of a set of hosts: names of namespaces, and folders that say what they see."""
+    """What is there of a set of hosts: names of namespaces, and folders for what they see."""
     folders = [place for place in (hosts.NAMESPACES, hosts.ETC) if place.exists()]
     return [path for folder in folders for path in folder.glob(f"{net}*")]
+
+
+# ---------------------------------------------------------------- fixtures
 
 
 @pytest.fixture
@@ -236,31 +253,34 @@ def called(reader, monkeypatch, capfd):
             code = module.main() or 0
         except SystemExit as stopped:
             code = stopped.code
-        return Result(code, *capfd.readouterr(), seconds=0)
+        out, err = capfd.readouterr()
+        if isinstance(code, str):  # sys.exit("why") is an exit code of 1, and a line on stderr
+            code, err = 1, f"{err}{code}\n"
+        return Result(code, out, err)
 
     return call
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, small_data):
-    """Call it with a stage -> a folder in which it has trained on three ranks, and what it said.
+    """Call it with a stage -> a folder in which it has trained, on two ranks, and its Result.
 
     Each stage trains once for all tests, in the process of pytest-xdist that asks for it first.
     """
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trained"
     shared.mkdir(exist_ok=True)
-    flags = "--epochs 3 --batch-size 24 --device cpu --workers 1 --seed 5 --lr 0.02"
+    flags = "--epochs 3 --batch-size 48 --device cpu --workers 1 --seed 5 --lr 0.05"
 
     @functools.cache
     def train(stage):
         folder = shared / stage
-        said = shared / f"{stage}.json"
+        printed = shared / f"{stage}.json"
         with FileLock(shared / f"{stage}.lock", timeout=150):
-            if not said.exists():
+            if not printed.exists():
                 folder.mkdir()
-                result = Reader(folder, small_data).stage(stage, flags, ranks=3)
-                said.write_text(json.dumps(vars(result)))
-        return folder, Result(**json.loads(said.read_text()))
+                result = Reader(folder, small_data).stage(stage, flags)
+                printed.write_text(json.dumps(vars(result)))
+        return folder, Result(**json.loads(printed.read_text()))
 
     return train

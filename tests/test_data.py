@@ -5,22 +5,25 @@ import gzip
 import hashlib
 import http.server
 import importlib
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT
+from torchvision import datasets
 
+from tools import draw_digits
+
+stage1 = importlib.import_module("01_baseline.train")
+DRAW = "tools/draw_digits.py"
 FILES = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]
 
 
 @pytest.fixture
 def mirror(small_data, tmp_path_factory):
-    """A mirror of the small data on this machine -> settings for a stage, requests by file."""
+    """A mirror of the small data on this machine, and how often each file was requested."""
     served = tmp_path_factory.mktemp("mirror")
     resources, requests = [], Counter()
     for file in FILES:
@@ -50,59 +53,61 @@ def mirror(small_data, tmp_path_factory):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     # A sitecustomize.py on PYTHONPATH runs first thing in every Python process of a stage.
-    code = "from torchvision.datasets import MNIST\n"
-    code += f"MNIST.mirrors = ['http://127.0.0.1:{server.server_port}/']\n"
-    code += f"MNIST.resources = {resources}\n"
-    (served / "sitecustomize.py").write_text(code)
-    yield {"PYTHONPATH": str(served), "no_proxy": "127.0.0.1"}, requests, Handler
+    found_at = {"mirrors": [f"http://127.0.0.1:{server.server_port}/"], "resources": resources}
+    code = "".join(f"MNIST.{name} = {value}\n" for name, value in found_at.items())
+    (served / "sitecustomize.py").write_text(f"from torchvision.datasets import MNIST\n{code}")
+    settings = {"PYTHONPATH": str(served), "no_proxy": "127.0.0.1"}
+    yield SimpleNamespace(
+        folder=served, settings=settings, requests=requests, handler=Handler, found_at=found_at
+    )
     server.shutdown()
     server.server_close()
 
 
-# One process, and several on several nodes.
+@pytest.fixture
+def mirrored(mirror, monkeypatch):
+    """This process, too, downloads from the mirror."""
+    for name, value in mirror.found_at.items():
+        monkeypatch.setattr(datasets.MNIST, name, value)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    return mirror
 
 
-@pytest.mark.parametrize(
-    "stage", ["01_baseline", pytest.param("05_multinode", marks=pytest.mark.slow)]
-)
-def test_downloaded_once_and_only_once(reader, mirror, stage):
-    settings, requests, _ = mirror
-    result = reader.stage(stage, "-e 1 -b 24 --device cpu --data fetched", ranks=4, **settings)
-    assert result.code == 0, result
+def test_downloaded_once_and_then_found(mirrored, reader):
+    requests = mirrored.requests
+    stage1.load_mnist(reader.folder / "fetched")
     assert len(requests) == 4 and set(requests.values()) == {1}, requests
     requests.clear()
-    again = reader.stage(stage, "-e 1 -b 24 --device cpu --data fetched", ranks=4, **settings)
-    assert again.code == 0 and not requests, "the second run finds it there"
+    stage1.load_mnist(reader.folder / "fetched")
+    assert not requests
 
 
 @pytest.mark.parametrize(
     "stage", ["04_ddp_torchrun", pytest.param("05_multinode", marks=pytest.mark.slow)]
 )
-def test_a_download_may_take_longer_than_the_timeout(reader, mirror, stage):
-    settings, requests, handler = mirror
-    handler.delay = 1.0  # for each request, and torchvision makes two for each of four files
-    result = reader.stage(stage, "-e 1 -b 24 --device cpu --data fetched --timeout 3", **settings)
+def test_several_ranks_download_once_also_if_it_takes_longer_than_the_timeout(
+    reader, mirror, stage
+):
+    mirror.handler.delay = 1.0  # for each request, and torchvision makes two for each of four files
+    result = reader.stage(stage, "-e 1 --device cpu --data fetched --timeout 3", **mirror.settings)
     assert result.code == 0, result
-    assert len(requests) == 4
+    assert len(mirror.requests) == 4 and set(mirror.requests.values()) == {1}, mirror.requests
 
 
-def test_a_download_that_breaks_is_one_line(reader, mirror):
-    settings, _, _ = mirror
-    served = settings["PYTHONPATH"]
-    (ROOT / served / "t10k-labels-idx1-ubyte.gz").write_bytes(b"broken on its way")
-    result = reader.stage("01_baseline", "--data fetched", **settings)
+def test_a_download_that_breaks_is_one_line(mirrored, called):
+    (mirrored.folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"broken on its way")
+    result = called("01_baseline/train.py", "--data fetched")
     assert result.code == 2, result
     errors = [line for line in result.err.splitlines() if line.startswith("01_baseline: ")]
     assert len(errors) == 1 and "--data fetched: no MNIST (" in errors[0], result
 
 
 def test_one_batch_is_one_indexing(small_data):
-    stage = importlib.import_module("01_baseline.train")
-    train_set, _ = stage.load_mnist(small_data)
+    train_set, _ = stage1.load_mnist(small_data)
     images, labels = train_set.__getitems__([3, 1, 4])
     assert images.dtype == torch.uint8 and images.shape == (3, 28, 28)
     assert torch.equal(images[2], train_set.data[4]) and labels[0] == train_set.targets[3]
-    x, y = stage.to_device(images, labels, torch.device("cpu"))
+    x, y = stage1.to_device(images, labels, torch.device("cpu"))
     assert x.shape == (3, 1, 28, 28) and x.dtype == torch.float32 and 0.9 < x.max() <= 1
     assert torch.equal(y, labels)
 
@@ -110,31 +115,21 @@ def test_one_batch_is_one_indexing(small_data):
 # ---------------------------------------------------------------- the stand-in
 
 
-def draw(*flags):
-    command = [sys.executable, ROOT / "tools/draw_digits.py", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 def raw_bytes(folder):
     return {path.name: path.read_bytes() for path in (folder / "MNIST" / "raw").iterdir()}
 
 
-def test_drawn_digits_come_from_their_seed(tmp_path):
-    small = ("--train", "50", "--test", "20")
+def test_drawn_digits_come_from_their_seed(called, tmp_path):
     for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
-        assert draw(tmp_path / name, *small, "--seed", seed).returncode == 0
+        assert called(DRAW, f"{tmp_path / name} --train 50 --test 20 --seed {seed}").code == 0
     assert raw_bytes(tmp_path / "a") == raw_bytes(tmp_path / "b") != raw_bytes(tmp_path / "c")
     assert sorted(raw_bytes(tmp_path / "a")) == sorted(f"{file}-ubyte" for file in FILES)
-    stage = importlib.import_module("01_baseline.train")
-    train_set, test_set = stage.load_mnist(tmp_path / "a")
+    train_set, test_set = stage1.load_mnist(tmp_path / "a")
     assert (len(train_set), len(test_set)) == (50, 20)
     assert train_set.data.float().mean() > 10 and train_set.data.max() > 200
 
 
 def test_every_digit_is_drawn_in_every_font():
-    sys.path.insert(0, str(ROOT / "tools"))
-    import draw_digits
-
     glyphs = draw_digits.render_glyphs(draw_digits.find_fonts())
     assert len(glyphs) >= 15
     assert (glyphs.amax((2, 3)) > 0.9).all(), "a font lacks a digit"
@@ -142,22 +137,21 @@ def test_every_digit_is_drawn_in_every_font():
     assert (torch.cdist(ink, ink) + 100 * torch.eye(10) > 1).all(), "two digits look the same"
 
 
-def test_existing_data_are_never_overwritten(small_data):
+def test_existing_data_are_never_overwritten(called, small_data):
     before = raw_bytes(small_data)
-    result = draw(small_data)
-    assert result.returncode == 2 and "there already" in result.stderr
+    result = called(DRAW, str(small_data))
+    assert result.code == 2 and "there already" in result.err
     assert raw_bytes(small_data) == before
 
 
-@pytest.mark.parametrize("flags", [("--train", "0"), ("--test", "-1"), ("--seed", "x")])
-def test_bad_flags_draw_nothing(tmp_path, flags):
-    result = draw(tmp_path / "new", *flags)
-    assert result.returncode == 2 and "Traceback" not in result.stderr
+@pytest.mark.parametrize("flags", ["--train 0", "--test -1", "--seed x"])
+def test_bad_flags_draw_nothing(called, tmp_path, flags):
+    assert called(DRAW, f"{tmp_path / 'new'} {flags}").code == 2
     assert not (tmp_path / "new").exists()
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    result = draw(tmp_path / "file" / "drawn", "--train", "10", "--test", "10")
-    assert result.returncode == 2 and "cannot write to" in result.stderr
-    assert "Traceback" not in result.stderr
+def test_a_place_that_cannot_be_written(reader):
+    (reader.folder / "file").touch()
+    result = reader.run(f"python {DRAW} file/drawn --train 10 --test 10")
+    assert result.code == 2 and "cannot write to" in result.err
+    assert "Traceback" not in result.err

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, STAGES
+from conftest import ROOT, STAGES, files
 
-sys.path.insert(0, str(ROOT / "tools"))
-from sync_shared_half import split  # noqa: E402
+from tools import sync_shared_half
+from tools.sync_shared_half import RULE, split
 
 SECOND_RULE = (
     "# ----------------------------------------------- from here to the next line: as in stage 3"
@@ -26,15 +26,21 @@ def test_there_are_five_stages():
     assert len(STAGES) == 5
 
 
-@pytest.mark.parametrize(("stage", "most"), zip(STAGES, [236, 242, 309, 301, 332]))
+@pytest.mark.parametrize(("stage", "most"), list(zip(STAGES, [236, 242, 309, 301, 332])))
 def test_the_size_of_a_stage(stage, most):
     upper, lower = split(ROOT / stage / "train.py")
     assert upper.count("\n") + lower.count("\n") <= most
     assert lower.strip().count("\n") <= 155
-    tree = ast.parse((ROOT / stage / "train.py").read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 50, f"{node.name} is longer than a screen"
+
+
+def test_no_function_is_longer_than_a_screen():
+    too_long = []
+    for path in files(".py"):
+        if path.parent.name != "tests":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno > 50:
+                    too_long.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert not too_long
 
 
 @pytest.mark.parametrize(
@@ -77,19 +83,17 @@ def test_a_stage_imports_nothing_of_ours(script):
 
 
 def test_no_module_shadows_a_stage_folder():
-    assert not [path for path in ROOT.rglob("*.py") if path.stem in STAGES]
+    assert not [path for path in files(".py") if path.stem in STAGES]
 
 
 def test_the_lower_half_is_copied_by_the_tool(tmp_path, monkeypatch):
-    import sync_shared_half as sync
-
     for name, lower in (("01_a", "new"), ("02_b", "old")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "train.py").write_text(f"upper {name}\n{sync.RULE}\n{lower}\n")
-    monkeypatch.setattr(sync, "ROOT", tmp_path)
+        (tmp_path / name / "train.py").write_text(f"upper {name}\n{RULE}\n{lower}\n")
+    monkeypatch.setattr(sync_shared_half, "ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", ["sync_shared_half.py", "--check"])
-    assert sync.main() == 1
+    assert sync_shared_half.main() == 1
     monkeypatch.setattr(sys, "argv", ["sync_shared_half.py"])
-    assert sync.main() == 0
-    assert (tmp_path / "02_b" / "train.py").read_text() == f"upper 02_b\n{sync.RULE}\nnew\n"
+    assert sync_shared_half.main() == 0
+    assert (tmp_path / "02_b" / "train.py").read_text() == f"upper 02_b\n{RULE}\nnew\n"
     assert [path.name for path in (tmp_path / "02_b").iterdir()] == ["train.py"]

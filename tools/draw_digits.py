@@ -37,21 +37,29 @@ def main() -> int:
     if raw.exists():
         parser.error(f"{raw} is there already: delete it, or choose another folder")
 
-    generator = torch.Generator().manual_seed(args.seed)
-    glyphs = render_glyphs(find_fonts())
+    print(f"drawing {args.train:,} digits to train on and {args.test:,} to test on", flush=True)
     try:
-        raw.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=raw.parent) as temp:
-            for part, count in (("train", args.train), ("t10k", args.test)):
-                print(f"drawing {count:,} digits for {part}", flush=True)
-                images, labels = draw(glyphs, count, generator)
-                write_idx(Path(temp, f"{part}-images-idx3-ubyte"), images)
-                write_idx(Path(temp, f"{part}-labels-idx1-ubyte"), labels)
-            shutil.copytree(temp, raw)
+        draw_data_set(raw, args.train, args.test, args.seed)
     except OSError as error:
         parser.error(f"cannot write to {args.folder}: {error.strerror}")
     print(f"drawn in MNIST's format: {raw}")
     return 0
+
+
+def draw_data_set(raw: Path, train: int, test: int, seed: int = 0) -> None:
+    """Write so many training and test digits into the new folder raw, in MNIST's four files.
+
+    Raises OSError if that cannot be written; the folder is not there then.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    glyphs = render_glyphs(find_fonts())
+    raw.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=raw.parent) as temp:
+        for part, count in (("train", train), ("t10k", test)):
+            images, labels = draw(glyphs, count, generator)
+            write_idx(Path(temp, f"{part}-images-idx3-ubyte"), images)
+            write_idx(Path(temp, f"{part}-labels-idx1-ubyte"), labels)
+        shutil.copytree(temp, raw)
 
 
 def find_fonts() -> list[Path]:
