@@ -13,31 +13,29 @@ Exit code 1 if a stage failed, 2 if there is nothing to compare.
 import argparse
 import json
 import os
+import platform
+import shutil
 import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # draw into files, also where there is no screen
-import matplotlib.pyplot as plt
 import torch
+from matplotlib.figure import Figure
 from tabulate import tabulate
 from torchvision import datasets
 
 ROOT = Path(__file__).resolve().parent
 STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multinode")
+SETTINGS = ("batch_size", "epochs", "lr", "threads", "workers", "seed")
 # Two rows that differ in one of these did other work, or did it on another machine.
-ALIKE = ("images", "batch_size", "epochs", "lr", "threads", "workers", "seed", "amp", "device")
-ALIKE += ("dataset", "torch", "host", "device_name")
+ALIKE = ("images", *SETTINGS, "amp", "device", "dataset", "torch", "host", "device_name")
 # Okabe and Ito's colours, which the colour-blind can tell apart.
 PHASES = {
     "data": "#999999",
@@ -52,20 +50,15 @@ def main():
     args = parse()
     if args.pair:
         return compare_pairs(*args.pair)
-    failed = []
-    if args.no_run:
-        rows = read_folder(args.record, args.only)
-    else:
-        rows, failed = run_all(args)
-    if not rows and not failed:
+    rows, failed = (read_folder(args.record), []) if args.no_run else run_all(args)
+    if rows:
+        print("\n" + "\n\n".join([about(rows), speed_table(rows), phase_table(rows)]))
+        draw(rows, args.record / "compare.png")
+        print(f"\npicture: {args.record / 'compare.png'}")
+    elif not failed:
         fail(f"no records in {args.record}; run python compare.py")
-    if not rows:
-        return 1
-    print("\n" + "\n\n".join([about(rows), speed_table(rows), phase_table(rows)]))
-    for job in failed:
-        print(f"failed: {job}, see above")
-    draw(rows, args.record / "compare.png")
-    print(f"\npicture: {args.record / 'compare.png'}")
+    for name in failed:
+        print(f"failed: {name}, see above")
     return 1 if failed else 0
 
 
@@ -75,7 +68,8 @@ def parse():
     add = parser.add_argument
     add("pair", nargs="*", type=Path, metavar="A B", help="two records, or two folders of them")
     add("--no-run", action="store_true", help="run nothing, only read the records")
-    add("--only", nargs="+", metavar="STAGE", help="stages such as 01 or 03_ddp_spawn")
+    numbers = [stage[:2] for stage in STAGES]
+    add("--only", nargs="+", choices=numbers, default=numbers, help="some of the stages")
     add("--all", action="store_true", help="also what the from_scratch.py files train")
     add("--repeat", type=int, default=1, help="run each stage so many times, in turns (1)")
     add("--world-size", type=int, help="ranks of stages 3 to 5 (one per GPU; 2 on a CPU)")
@@ -83,22 +77,18 @@ def parse():
     add("--data", type=Path, help="MNIST's folder ($MNIST_ROOT, else data)")
     add("--record", type=Path, default=Path("timings"), help="folder of the records (timings)")
     settings = parser.add_argument_group("settings of every stage, as in its own --help")
-    for flag, kind in (("-e/--epochs", int), ("-b/--batch-size", int), ("--lr", float)):
-        settings.add_argument(*flag.split("/"), type=kind, metavar="N")
-    for flag in ("--threads", "--workers", "--seed"):
-        settings.add_argument(flag, type=int, metavar="N")
+    for name in SETTINGS:
+        short = {"epochs": ["-e"], "batch_size": ["-b"]}.get(name, [])
+        kind = float if name == "lr" else int
+        settings.add_argument(*short, f"--{name.replace('_', '-')}", type=kind, metavar="N")
     args = parser.parse_args()
     if len(args.pair) not in (0, 2):
         parser.error("give two records or two folders to compare, or none")
-    for name in args.only or ():
-        if not any(stage.startswith(name) for stage in STAGES):
-            parser.error(f"--only {name}: the stages are {', '.join(STAGES)}")
-    args.only = [stage for stage in STAGES if not args.only or stage.startswith(tuple(args.only))]
     if args.world_size is None:
         args.world_size = torch.cuda.device_count() if args.device == "cuda" else 2
-    for flag in ("repeat", "world_size", "epochs", "batch_size", "threads"):
-        if getattr(args, flag) is not None and getattr(args, flag) < 1:
-            parser.error(f"--{flag.replace('_', '-')}: at least 1")
+    for name in ("repeat", "world_size", "epochs", "batch_size", "threads"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}: at least 1")
     return args
 
 
@@ -119,7 +109,7 @@ def run_all(args):
     root, dataset = find_data(args.data)
     facts = {"dataset": dataset, "device_name": device_name(args.device)}
     flags = ["--device", args.device, "--data", str(root)]
-    for name in ("epochs", "batch_size", "lr", "threads", "workers", "seed"):
+    for name in SETTINGS:
         if getattr(args, name) is not None:
             flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     jobs = [(turn, *job) for turn in range(1, args.repeat + 1) for job in plan(args)]
@@ -130,8 +120,10 @@ def run_all(args):
         print(f"[{number + 1}/{len(jobs)}] {name}{left}", flush=True)
         folder = args.record if args.repeat == 1 else args.record / f"repeat-{turn}"
         path = run([[*command, *flags] for command in commands], folder, facts)
-        written += [path] if path else []
-        failed += [] if path else [name]
+        if path:
+            written.append(path)
+        else:
+            failed.append(name)
     for path in written:  # of an earlier call with other repeats
         for stale in {args.record / path.name, *args.record.glob(f"repeat-*/{path.name}")}:
             if stale not in written:
@@ -146,7 +138,7 @@ def plan(args):
     jobs = []
 
     def add(name, script, *flags, launcher=(sys.executable,), nodes=1):
-        if name[:2] in [stage[:2] for stage in args.only]:
+        if name[:2] in args.only:
             jobs.append((name, [[*launcher, str(ROOT / script), *flags]] * nodes))
 
     add("01_baseline", "01_baseline/train.py")
@@ -162,8 +154,8 @@ def plan(args):
     alone = [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]
     add("04_ddp_torchrun", "04_ddp_torchrun/train.py", launcher=alone)
     nodes = 2 if ranks % 2 == 0 else 1  # two nodes: two torchruns on this machine
-    endpoint = f"127.0.0.1:{free_port()}"
-    meeting = ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+    meeting += ["--rdzv-conf", "join_timeout=60", "--nnodes", str(nodes)]
     several = [*torchrun, *meeting, "--nproc-per-node", str(ranks // nodes)]
     add("05_multinode", "05_multinode/train.py", launcher=several, nodes=nodes)
     return jobs
@@ -178,81 +170,66 @@ def native_amp(device):
 
 
 def find_data(given):
-    """The folder with MNIST, downloaded or at least drawn if need be -> folder, name of the data"""
-    root, drawn = Path(given or os.environ.get("MNIST_ROOT", "data")), Path("data", "drawn")
-    test_images = Path("MNIST", "raw", "t10k-images-idx3-ubyte")
-    if not (root / test_images).exists():
-        try:
-            datasets.MNIST(root, download=True)
-        except Exception as error:
-            with suppress(OSError):
-                os.removedirs(root / test_images.parent)  # empty folders that torchvision has made
-            reason = " ".join(str(error).split())[-80:]
-            if given or "MNIST_ROOT" in os.environ:
-                fail(f"no MNIST in {root}, and no download ({reason})")
-            if not (drawn / test_images).exists():
-                command = [sys.executable, ROOT / "tools/draw_digits.py", drawn]
-                if subprocess.run(command).returncode:
-                    fail(f"no MNIST in {root}, no download ({reason}), and nothing could be drawn")
-            root = drawn
-    if zlib.crc32((root / test_images).read_bytes()) == 0x91373BDF:
+    """The folder with MNIST, downloaded if need be -> folder, name of the data"""
+    root = Path(given or os.environ.get("MNIST_ROOT", "data"))
+    try:
+        test_set = datasets.MNIST(root, train=False, download=True)
+    except Exception as error:  # no network, or a damaged file: each has an exception of its own
+        with suppress(OSError):
+            os.removedirs(root / "MNIST" / "raw")  # empty folders that torchvision has made
+        reason = " ".join(str(error).split())[-80:]
+        fail(f"no MNIST in {root} ({reason}); python tools/draw_digits.py {root} draws a stand-in")
+    if zlib.crc32(test_set.data.numpy()) == 0xE4CA5F57:
         return root, "MNIST"
     print(f"*** {root} is NOT MNIST: times can be compared as ever, accuracies are not MNIST's ***")
     return root, f"{root.name} (NOT MNIST)"
 
 
 def run(commands, folder, facts):
-    """Run a stage, show what it prints, keep its record in the folder -> its path, or None."""
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    gpus = gpus if gpus[0] else list(map(str, range(torch.cuda.device_count())))
-    with tempfile.TemporaryDirectory() as temp, open(Path(temp, "stderr"), "w+") as errors:
+    """Run a job, show what it prints, keep its record in the folder -> its path, or None."""
+    with tempfile.TemporaryDirectory() as temp, tempfile.TemporaryFile("w+") as errors:
         places = ["--record", temp, "--checkpoint", str(Path(temp, "model.pt"))]
-        started, processes, threads, line_times = time.monotonic(), [], [], []
-        try:
-            for node, command in enumerate(commands):
-                own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[node :: len(commands)])}
-                options = {"env": os.environ | own | {"PYTHONUNBUFFERED": "1"}, "text": True}
-                options |= {"stdout": subprocess.PIPE, "stderr": errors}
-                processes.append(subprocess.Popen([*command, *places], **options))
-                threads.append(threading.Thread(target=show, args=(processes[-1], line_times)))
-                threads[-1].start()
-            code = wait_for(processes)
-        finally:  # an interrupt must not leave a stage running
-            for process in processes:
-                process.terminate()
-            for thread in threads:
-                thread.join()
-        for path in Path(temp).glob("*.json") if code == 0 else ():
-            seconds = {"startup_seconds": min(line_times) - started}
+        started = time.monotonic()
+        code, first_line = watch([[*command, *places] for command in commands], errors)
+        if code == 0:
+            (path,) = Path(temp).glob("*.json")
+            seconds = {"startup_seconds": first_line - started}
             seconds["command_seconds"] = time.monotonic() - started
             record = {**json.loads(path.read_text()), **facts, **seconds}
+            path.write_text(json.dumps(record, indent=1))
             folder.mkdir(exist_ok=True)
-            whole = Path(folder, f".{os.getpid()}")  # a record is never seen by halves
-            whole.write_text(json.dumps(record, indent=1))
-            return whole.replace(folder / path.name)
+            return Path(shutil.copy(path, folder))
         errors.seek(0)
         lines = [line.strip() for line in errors]
         reasons = [line for line in lines if ": error: " in line or "Error: " in line]
-        print(f"    failed: {(reasons or lines or ['no word why'])[0]}")
+        print(f"    failed: {(reasons or lines or [f'exit code {code}'])[0]}")
         return None
 
 
-def show(process, line_times):
-    """Print what a process prints, and note when: the first line comes after start-up."""
-    for line in process.stdout:
-        line_times.append(time.monotonic())
-        print(f"    {line}", end="", flush=True)
-    process.wait()
+def watch(commands, errors):
+    """Start the processes of a job and print what they print -> exit code, time of the first line
 
-
-def wait_for(processes):
-    """Wait for all processes -> 0 or 1. When one has failed, the others have 30 s to notice."""
-    deadline = float("inf")
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        if any(process.poll() for process in processes):
-            deadline = min(deadline, time.monotonic() + 30)
-        time.sleep(0.05)
-    return int(any(process.poll() != 0 for process in processes))
+    errors: the file for their stderr. However this ends, no process is left running.
+    """
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = gpus if gpus[0] else list(map(str, range(torch.cuda.device_count())))
+    receiving, sending = os.pipe()  # one for all processes: it ends when the last of them ends
+    processes, first_line = [], None
+    try:
+        for node, command in enumerate(commands):
+            own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[node :: len(commands)])}
+            env = os.environ | own | {"PYTHONUNBUFFERED": "1"}
+            processes.append(subprocess.Popen(command, env=env, stdout=sending, stderr=errors))
+        os.close(sending)
+        with open(receiving, errors="replace") as lines:
+            for line in lines:
+                first_line = first_line or time.monotonic()
+                print(f"    {line}", end="", flush=True)
+    finally:  # an interrupt must not leave a stage running; each ends its own ranks
+        for process in processes:
+            process.terminate()
+        codes = [process.wait() for process in processes]
+    return max(map(abs, codes)), first_line
 
 
 def free_port():
@@ -270,20 +247,17 @@ def device_name(device):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(": ")[2]
-    return os.uname().machine if hasattr(os, "uname") else "CPU"
+    return platform.machine()
 
 
 # ---------------------------------------------------------------- reading records
 
 
-def read_folder(folder, stages=STAGES):
+def read_folder(folder):
     """The rows of a folder: where there are repeats of a record in it, those."""
     repeats = sorted(folder.glob("repeat-*/*.json"))
     names = {path.name for path in repeats}
-    single = [path for path in folder.glob("*.json") if path.name not in names]
-    return {
-        name: rows for name, rows in group(single + repeats).items() if rows[0]["stage"] in stages
-    }
+    return group([path for path in folder.glob("*.json") if path.name not in names] + repeats)
 
 
 def group(paths):
@@ -298,14 +272,12 @@ def read_record(path):
     """Read a record, and check what is needed of it. Exits with 2 and the file's name if not."""
     try:
         record = {"amp": "off", **json.loads(path.read_text(encoding="utf-8"))}
-        for key in ("stage", "name", "images", "batch_size", "world_size", "device", "torch"):
-            if not record[key]:
-                raise ValueError(f"{key} is {record[key]}")
-        for epoch in record["history"]:
-            if epoch["test"][1] < 1 or min(sum(rank.values()) for rank in epoch["phases"]) <= 0:
-                raise ValueError("an epoch without images or without time")
-        speed(record), milliseconds(record), slowest_rank(record)  # the rest of what is needed
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        for key in ("stage", "name", "epochs", "threads", "device", "torch", "host"):
+            record[key]  # raises if it is missing, and so do the figures, also for a 0
+        for figure in (speed, accuracy, slowest_rank):
+            figure(record)
+        phases_of([record])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         fail(f"{path} is not a record of a stage: {type(error).__name__}: {error}")
     return record
 
@@ -330,26 +302,20 @@ def accuracy(record):
     return correct / total
 
 
-def milliseconds(record, images=None):
-    """-> {phase: [milliseconds of one step, mean over the ranks, for each epoch that counts]}
+def phases_of(records):
+    """-> {phase: milliseconds of a step, mean over the ranks, in each epoch of each repeat}
 
-    images: scale to so many images, in the place of the record's own batch.
+    The last phase, "step", is the sum of the others.
     """
-    scale = 1000 * (images or record["batch_size"]) / record["images"]
-    return {
-        phase: [
-            scale * statistics.mean(rank.get(phase, 0.0) for rank in epoch["phases"])
-            for epoch in counted(record)
-        ]
-        for phase in PHASES
-    }
-
-
-def phases_of(records, images=None):
-    """-> {phase: milliseconds of a step in each epoch of each repeat}, with their sum as "step"."""
-    runs = [milliseconds(record, images) for record in records]
-    phases = {phase: [ms for run in runs for ms in run[phase]] for phase in PHASES}
-    return {**phases, "step": [sum(epoch) for epoch in zip(*phases.values())]}
+    found = {phase: [] for phase in (*PHASES, "step")}
+    for record in records:
+        scale = 1000 * record["batch_size"] / record["images"]
+        for epoch in counted(record):
+            for phase in PHASES:
+                seconds = statistics.mean(rank.get(phase, 0.0) for rank in epoch["phases"])
+                found[phase].append(scale * seconds)
+            found["step"].append(sum(found[phase][-1] for phase in PHASES))
+    return found
 
 
 def slowest_rank(record):
@@ -358,12 +324,13 @@ def slowest_rank(record):
     for epoch in counted(record):
         for rank, phases in enumerate(epoch["phases"]):
             ranks[rank] += sum(phases.values()) - phases.get("exposed", 0.0)
-    return f"{ranks.index(max(ranks))} (+{max(ranks) / min(ranks) - 1:.1%})" if ranks[1:] else "-"
+    behind = max(ranks) / min(ranks) - 1
+    return f"{ranks.index(max(ranks))} (+{behind:.1%})" if len(ranks) > 1 else "-"
 
 
-def differences(record, base):
+def differences(record, base, keys=ALIKE):
     """In what two records differ that have to be alike for a ratio, as text."""
-    keys = [key for key in ALIKE if key in record and key in base]  # some are not in every record
+    keys = [key for key in keys if key in record and key in base]  # some are not in every record
     return [f"{key} {record[key]}, not {base[key]}" for key in keys if record[key] != base[key]]
 
 
@@ -407,10 +374,10 @@ def about(rows):
         f"torch {first['torch']}, {first.get('device_name', first['host'])}"
     ]
     if first["device"] == "cpu":
-        lines.append(
-            "A CPU core stands in for a device: ranks share memory and caches, no bus or network"
-        )
-        lines.append("is between them, and communication takes time from computing. GPUs differ.")
+        lines += [
+            "A CPU core stands in for a device: ranks share memory and caches, no bus or network",
+            "is between them, and communication takes time from computing. GPUs differ.",
+        ]
     if len({records[0]["stage"] for records in rows.values()} & set(STAGES[2:])) > 1:
         lines.append("Stages 3, 4 and 5 run the same training step: what they differ by is noise.")
     return "\n".join(lines)
@@ -419,8 +386,8 @@ def about(rows):
 def label(rows, record):
     """The row's name, and the settings in which it differs from the first row."""
     first = next(iter(rows.values()))[0]
-    settings = [f"{key} {record[key]}" for key in ALIKE[1:8] if record[key] != first[key]]
-    return ", ".join([record["name"], *settings])
+    keys = [key for key in (*SETTINGS, "amp") if record[key] != first[key]]
+    return ", ".join([record["name"], *(f"{key} {record[key]}" for key in keys)])
 
 
 def speed_table(rows):
@@ -430,7 +397,8 @@ def speed_table(rows):
         first, base = records[0], base_of(rows, records)
         found = ratios(records, base)
         text = remark(rows, first, base[0], found)
-        notes += [text] if text and text not in notes else []
+        if text and text not in notes:
+            notes.append(text)
         nodes = f" on {first['hosts']} nodes" if first.get("hosts", 1) > 1 else ""
         line = [label(rows, first), f"{first['world_size']}{nodes}"]
         line += [spread([speed(record) for record in records], "{:,.0f}"), spread(found, "{:.2f}")]
@@ -454,10 +422,11 @@ def remark(rows, record, base, found):
     if not differ:
         return ""
     text = f"{', '.join(differ)}: no ratio to {base['name']}"
-    for same in rows.values():  # mixed precision is compared with its own stage
-        alike = not differences({**record, "amp": "off"}, same[0])
-        if alike and same[0]["name"] == record["name"] and record["amp"] != "off":
-            text += f"; {speed(record) / speed(same[0]):.2f} x {label(rows, same[0])}"
+    if record["amp"] == "off":
+        return text
+    for same, *_ in rows.values():  # mixed precision is compared with its own stage
+        if same["name"] == record["name"] and not differences({**record, "amp": "off"}, same):
+            text += f"; {speed(record) / speed(same):.2f} x {label(rows, same)}"
     return text
 
 
@@ -465,11 +434,10 @@ def phase_table(rows):
     """Where a step's time goes, in milliseconds: medians over epochs and repeats."""
     lines = []
     for records in rows.values():
-        phases = phases_of(records)
-        cells = [f"{statistics.median(found):.2f}" for found in phases.values()]
-        if "exposed" not in records[0]["history"][0]["phases"][0]:  # nobody to wait for
-            cells[list(PHASES).index("exposed")] = "-"
-        lines.append([label(rows, records[0]), *cells, slowest_rank(records[0])])
+        cells = {name: f"{statistics.median(ms):.2f}" for name, ms in phases_of(records).items()}
+        if "exposed" not in records[0]["history"][0]["phases"][0]:  # no other ranks to wait for
+            cells["exposed"] = "-"
+        lines.append([label(rows, records[0]), *cells.values(), slowest_rank(records[0])])
     titles = ["milliseconds per step", *PHASES, "step", "slowest rank"]
     return tabulate(lines, titles, colalign=("left", *["right"] * 7), disable_numparse=True)
 
@@ -491,19 +459,16 @@ def compare_pairs(*paths):
 
 def pair_table(a, b):
     """Two rows phase by phase: medians, with minimum and maximum over epochs and repeats."""
-    images = None if a[0]["batch_size"] == b[0]["batch_size"] else 1000
+    found = [{**phases_of(row), "images/s": [speed(record) for record in row]} for row in (a, b)]
     lines = []
-    for (phase, left), right in zip(phases_of(a, images).items(), phases_of(b, images).values()):
+    for name in found[0]:
+        left, right = (figures[name] for figures in found)
+        form = "{:,.0f}" if name == "images/s" else "{:.2f}"
         ratio = f"{statistics.median(right) / statistics.median(left):.2f}" if all(left) else "-"
-        lines.append([phase, spread(left, "{:.2f}"), spread(right, "{:.2f}"), ratio])
-    left, right = ([speed(record) for record in records] for records in (a, b))
-    ratio = f"{statistics.median(right) / statistics.median(left):.2f}"
-    lines.append(["images/s", spread(left, "{:,.0f}"), spread(right, "{:,.0f}"), ratio])
-    lines.append(["accuracy", *(f"{accuracy(records[-1]):.2%}" for records in (a, b)), ""])
-    devices = [f"world_size {b[0]['world_size']}, not {a[0]['world_size']}"]
-    differ = devices * (a[0]["world_size"] != b[0]["world_size"]) + differences(b[0], a[0])
-    unit = f"milliseconds per {f'{images} images' if images else 'step'}"
-    table = tabulate(lines, [unit, "A", "B", "B / A"], disable_numparse=True)
+        lines.append([name, spread(left, form), spread(right, form), ratio])
+    lines.append(["accuracy", f"{accuracy(a[-1]):.2%}", f"{accuracy(b[-1]):.2%}", ""])
+    differ = differences(b[0], a[0], ("world_size", *ALIKE))
+    table = tabulate(lines, ["milliseconds per step", "A", "B", "B / A"], disable_numparse=True)
     return f"B differs in {', '.join(differ) or 'nothing that would matter to a ratio'}\n\n{table}"
 
 
@@ -511,44 +476,26 @@ def pair_table(a, b):
 
 
 def draw(rows, path):
-    """One bar per row: the phases of a step. A line marks the base's step over the devices."""
-    figure, axes = plt.subplots(figsize=(10, 1.8 + 0.5 * len(rows)), layout="constrained")
-    medians, counts = [], set()
+    """One bar per row: the phases of a step, and beside it the images per second."""
+    figure = Figure(figsize=(10, 1.5 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.subplots()
     for y, records in enumerate(rows.values()):
-        start, ranks, base = 0.0, records[0]["world_size"], base_of(rows, records)
-        phases = {name: statistics.median(found) for name, found in phases_of(records).items()}
+        start = 0.0
         for phase, color in PHASES.items():
-            axes.barh(y, phases[phase], 0.7, start, color=color, label="" if y else phase)
-            start += phases[phase]
-        found = ratios(records, base)
-        text = f" {statistics.median(map(speed, records)):,.0f} images/s"
-        if found and records is not base:
-            text += f", {spread(found, '{:.2f}')} x {base[0]['name']}"
-        axes.text(start, y, text, va="center", fontsize=9)
-        if found and ranks > base[0]["world_size"]:
-            medians.append(statistics.median(found))
-            counts.add(ranks)
-            share = statistics.median(phases_of(base)["step"]) * base[0]["world_size"] / ranks
-            mark = None if axes.lines else f"{base[0]['name']} / devices"
-            axes.plot([share, share], [y - 0.45, y + 0.45], "k", linewidth=2, label=mark)
+            width = statistics.median(phases_of(records)[phase])
+            axes.barh(y, width, 0.7, start, color=color, label="" if y else phase)
+            start += width
+        axes.text(start, y, f" {statistics.median(map(speed, records)):,.0f} images/s", va="center")
     axes.set_yticks(range(len(rows)), [label(rows, records[0]) for records in rows.values()])
     axes.set(xlabel="milliseconds of one optimizer step", ylim=(len(rows) - 0.4, -0.6))
-    axes.set_xlim(right=1.5 * axes.get_xlim()[1])  # room for the text
+    axes.set_xlim(right=1.2 * axes.get_xlim()[1])  # room for the text
     axes.spines[["top", "right"]].set_visible(False)
-    style = {"frameon": False, "fontsize": 9, "columnspacing": 1, "handlelength": 1}
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=len(PHASES) + 1, **style)
-    title = "Where the time of a step goes"
-    if len(counts) == 1:
-        span = " to ".join(dict.fromkeys(f"{end(medians):.2f}" for end in (min, max)))
-        title = f"{counts.pop()} devices train {span} times as fast as one"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PHASES), frameon=False)
     figure.supxlabel(about(rows), x=0.01, ha="left", fontsize=8, color="#555555")
     figure.savefig(path, dpi=120, facecolor="white")
-    plt.close(figure)
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")  # a path that the terminal cannot print
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the stages too, as Ctrl-C does
     try:
         sys.exit(main())
