@@ -13,7 +13,7 @@ With --train it trains as stage 2 does, with its flags and --devices N (2 on a C
 
 import argparse
 import copy
-import os
+import signal
 import sys
 import threading
 from collections import Counter
@@ -25,6 +25,7 @@ from queue import SimpleQueue
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from tabulate import tabulate
 from torch import Tensor
 
 
@@ -138,7 +139,7 @@ def start_thread() -> SimpleQueue:
             future, function, arguments = tasks.get()
             try:
                 future.set_result(function(*arguments))
-            except Exception as error:  # it belongs to whoever waits for the result
+            except Exception as error:  # raised again where the result is asked for
                 future.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
@@ -181,26 +182,14 @@ def prove() -> None:
     far = (model.block1[1].running_mean - alone.block1[1].running_mean).abs().max().item()
     claim(far < 1e-12, f"the running mean that is kept, to that of the first third: {far:.0e}")
 
-    print("\nWhat the wrapper lets through to the bare model:")
-    same = all(a is b for a, b in zip(parallel.parameters(), model.parameters(), strict=True))
-    claim(same, "parameters() are the bare model's own")
-    claim(parallel.linear is model.linear, "so is every attribute, such as .linear")
-    claim(list(parallel.state_dict()) == list(model.state_dict()), 'no "module." in the checkpoint')
-
     print("\nBytes between the first device and the others, in a step of 120 images, float32:")
     steps = {devices: bytes_per_step(ConvNet(), x.float(), y, devices) for devices in (1, 2, 4, 8)}
-    print(f"{'devices':>20}" + "".join(f"{devices:12}" for devices in steps))
-    for part in steps[8]:
-        print(f"{part:>20}" + "".join(f"{step[part]:12,}" for step in steps.values()))
-    print(f"{'sum':>20}" + "".join(f"{step.total():12,}" for step in steps.values()))
+    lines = [[part, *(step[part] for step in steps.values())] for part in steps[8]]
+    lines.append(["sum", *(step.total() for step in steps.values())])
+    print(tabulate(lines, ["devices", *steps], tablefmt="plain", intfmt=","))
     size = sum(tensor.nbytes for tensor in tensors(ConvNet()))
     grows = all(step["model out"] == (n - 1) * size for n, step in steps.items())
     claim(grows, f"the model's {size:,} bytes go out once for each device but the first")
-
-    if torch.cuda.device_count() > 1:
-        compare_on_gpus(ConvNet().cuda().eval(), x.float().cuda(), y.cuda())
-    else:
-        print("\n(nn.DataParallel itself needs two GPUs: not compared here)")
 
 
 def differences(parallel, model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
@@ -220,14 +209,6 @@ def bytes_per_step(model: nn.Module, x: Tensor, y: Tensor, devices: int) -> Coun
     parallel = DataParallel(model, [x.device] * devices)
     F.cross_entropy(parallel(x), y).backward()
     return parallel.traffic
-
-
-def compare_on_gpus(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """The same step by nn.DataParallel and by ours, on all GPUs, BatchNorm's statistics frozen."""
-    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    for name, parallel in (("nn.", nn.DataParallel(model)), ("our ", DataParallel(model, devices))):
-        outputs, gradients = differences(parallel, model, x, y)
-        claim(max(outputs, gradients) < 1e-3, f"{name}DataParallel: {outputs:.0e}, {gradients:.0e}")
 
 
 def train_on_threads() -> None:
@@ -266,9 +247,6 @@ def claim(held: bool, text: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\n02_dp/from_scratch.py: interrupted", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        os._exit(130)  # at once: threads that are still at work would abort an orderly shutdown
+    # Ctrl-C ends it at once: threads that are still at work would abort an orderly end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    main()

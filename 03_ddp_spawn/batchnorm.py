@@ -9,12 +9,10 @@ and shows on two ranks that it computes what one process computes with the whole
 
 import argparse
 import copy
-import sys
 
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before there is a process group: docs/backends.md says why
-import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
@@ -88,40 +86,33 @@ def convert(module: nn.Module) -> nn.Module:
 
 def prove() -> None:
     """All that this script claims, seen from one of the ranks."""
+    from from_scratch import batch, claim, say
     from train import ConvNet
-
-    try:
-        nn.SyncBatchNorm(1)(torch.rand(2, 1, 4, 4))
-        claim(False, "nn.SyncBatchNorm refuses to work on a CPU")
-    except ValueError as error:
-        claim(True, f'nn.SyncBatchNorm on a CPU: "{error}"')
 
     torch.manual_seed(0)
     model = ConvNet().double()  # 16 digits: rounding cannot be taken for a mistake
-    batches = [
-        (torch.rand(24, 1, 28, 28, dtype=torch.double), torch.randint(10, (24,))) for _ in range(20)
-    ]
+    batches = [batch(24, torch.double) for _ in range(20)]
     alone = train(copy.deepcopy(model), batches)
-    say("\nAfter 20 steps with 24 images on two ranks, the distance to one process, float64:")
+    say("After 20 steps with 24 images on two ranks, the distance to one process, float64:")
     synced = train_on_ranks(convert(copy.deepcopy(model)), batches)
     far = distance(synced.parameters(), alone.parameters())
-    claim(far < 1e-10, f"synchronised, parameters: {far:.0e}")
+    claim(far < 1e-10, f"synchronized, parameters: {far:.0e}")
     far = distance(synced.buffers(), alone.buffers())
-    claim(far < 1e-10, f"synchronised, running statistics: {far:.0e}")
+    claim(far < 1e-10, f"synchronized, running statistics: {far:.0e}")
     plain = train_on_ranks(copy.deepcopy(model), batches)
     far = distance(plain.parameters(), alone.parameters())
     claim(far > 1e-3, f"plain, parameters: {far:.3f}; each rank normalizes by its own 12 images")
     far = distance(plain.buffers(), alone.buffers())
     claim(far > 1e-3, f"plain, running statistics: {far:.3f}")
 
-    say("\nWhat does the model know that rank 0 saves? Images with mean 0 on rank 0, 10 on rank 1:")
+    say("\nWhat does the model hold that rank 0 saves? Images with mean 0 on rank 0, 10 on rank 1:")
     images = torch.randn(1000, 1, 4, 4) + 10 * dist.get_rank()
     for norm, expected in ((nn.BatchNorm2d(1, momentum=1), 0), (SyncBatchNorm2d(1, momentum=1), 5)):
         norm(images)
-        told = torch.tensor(norm.running_mean.tolist())
-        dist.broadcast(told, src=0)  # what rank 0 would save
-        name = type(norm).__name__
-        claim(abs(told - expected) < 0.1, f"{name}: running mean {told.item():.2f}; the truth is 5")
+        mean = norm.running_mean.clone()
+        dist.broadcast(mean, src=0)  # what rank 0 would save
+        text = f"{type(norm).__name__}: running mean {mean.item():.2f}; that of all images is 5"
+        claim(abs(mean.item() - expected) < 0.1, text)
 
 
 def train(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
@@ -145,42 +136,13 @@ def distance(ours, theirs) -> float:
     return max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
 
 
-def say(text: str) -> None:
-    if dist.get_rank() == 0:
-        print(text, flush=True)
-
-
-def claim(held: bool, text: str) -> None:
-    """Say what was found; if any rank found it otherwise, end with exit code 1."""
-    ranks_that_agree = torch.tensor(int(held))
-    dist.all_reduce(ranks_that_agree)
-    held = ranks_that_agree == dist.get_world_size()
-    say(f"{'ok    ' if held else 'FAILED'} {text}")
-    if not held:
-        sys.exit(1)
-
-
-def run_rank(rank: int, port: int) -> None:
-    import train
-
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    with train.process_group(torch.device("cpu"), 60, store=store, rank=rank, world_size=2):
-        prove()
-
-
 def main() -> None:
+    from from_scratch import on_two_ranks
+
     raw = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.spawn(run_rank, args=(store.port,), nprocs=2)
+    on_two_ranks(prove)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except mp.ProcessExitedException:
-        sys.exit(1)  # a claim did not hold, and that was printed
-    except KeyboardInterrupt:
-        print("\n03_ddp_spawn/batchnorm.py: interrupted", file=sys.stderr)
-        sys.exit(130)
+    main()

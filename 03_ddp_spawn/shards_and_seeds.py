@@ -1,6 +1,6 @@
 """Who gets which image, and who draws which random number? The tables behind two common traps.
 
-First: what DistributedSampler deals to each rank, with and without set_epoch, and what the images
+First: what DistributedSampler assigns to each rank, with and without set_epoch, and what the images
 that it repeats do to an accuracy. Second: when two ranks draw the same random numbers, and so turn
 and crop their images alike: by how they are seeded, with and without loader workers, spawned and
 forked.
@@ -14,6 +14,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from tabulate import tabulate
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 SEED = 42
@@ -44,24 +45,24 @@ FORKED = SPAWNED | {  # forked ranks inherit their parent's generator, in the st
 
 
 def shards(images: int, world_size: int, epoch: int = 0, **options) -> list[list[int]]:
-    """The indices of the images that DistributedSampler deals to each rank.
+    """The indices of the images that DistributedSampler assigns to each rank.
 
-    options: shuffle, seed, drop_last. Raises ValueError if there is nothing to deal, or nobody.
+    options: shuffle, seed, drop_last. Raises ValueError without images, or without ranks.
     """
     if images < 1 or world_size < 1:
         raise ValueError(f"{images} images on {world_size} ranks: both must be at least 1")
-    samplers = [
-        DistributedSampler(range(images), world_size, r, **options) for r in range(world_size)
-    ]
-    for sampler in samplers:
+    found = []
+    for rank in range(world_size):
+        sampler = DistributedSampler(range(images), world_size, rank, **options)
         sampler.set_epoch(epoch)
-    return [list(sampler) for sampler in samplers]
+        found.append(list(sampler))
+    return found
 
 
-def padding(dealt: list[list[int]]) -> list[list[bool]]:
-    """Which of the dealt images are there for the second time, to make all shares equally long."""
-    seen, marks = set(), [[] for _ in dealt]
-    for row in zip(*dealt):  # the order in which the images were dealt: one to each rank in turn
+def padding(assigned: list[list[int]]) -> list[list[bool]]:
+    """Which of the images are assigned a second time, to make all shards equally long."""
+    seen, marks = set(), [[] for _ in assigned]
+    for row in zip(*assigned):  # the sampler's order: one image to each rank in turn
         for mark, index in zip(marks, row):
             mark.append(index in seen)
             seen.add(index)
@@ -69,76 +70,67 @@ def padding(dealt: list[list[int]]) -> list[list[bool]]:
 
 
 def accuracies(images: int, world_size: int, wrong: set[int]) -> dict[str, float]:
-    """Four ways to count the share of right answers of a model that gets the images `wrong` wrong.
+    """Four ways to count the accuracy of a model that gets the images `wrong` wrong.
 
     "exact": every rank takes range(rank, images, world_size), nothing is padded. "padded" and
-    "dropped": DistributedSampler's shares, counts divided by counts. "mixed": counts of padded
-    shares divided by the number of images. Not a number where no image is left to count.
+    "dropped": DistributedSampler's shards, counts divided by counts. "mixed": counts of padded
+    shards divided by the number of images. Not a number where no image is left to count.
     """
     exact = [list(range(rank, images, world_size)) for rank in range(world_size)]
     padded = shards(images, world_size, shuffle=False)
     dropped = shards(images, world_size, shuffle=False, drop_last=True)
 
-    def right(dealt):
-        return sum(index not in wrong for share in dealt for index in share)
+    def right(assigned):
+        return sum(index not in wrong for shard in assigned for index in shard)
 
-    def share_of_right(dealt):
-        count = sum(map(len, dealt))
-        return right(dealt) / count if count else float("nan")
+    def ratio(assigned):
+        count = sum(map(len, assigned))
+        return right(assigned) / count if count else float("nan")
 
     return {
-        "exact": share_of_right(exact),
-        "padded": share_of_right(padded),
-        "dropped": share_of_right(dropped),
+        "exact": ratio(exact),
+        "padded": ratio(padded),
+        "dropped": ratio(dropped),
         "mixed": right(padded) / images,
     }
 
 
 def show_shards() -> None:
-    print(
-        "10 images on 4 ranks, as DistributedSampler(shuffle=False) deals them. * repeats an image:"
-    )
-    dealt = shards(10, 4, shuffle=False)
-    for rank, (share, marks) in enumerate(zip(dealt, padding(dealt))):
+    print("10 images on 4 ranks, by DistributedSampler(shuffle=False). * repeats an image:")
+    assigned = shards(10, 4, shuffle=False)
+    for rank, (shard, marks) in enumerate(zip(assigned, padding(assigned))):
         print(
-            f"   rank {rank}:", *(f"{i}*" if again else f"{i} " for i, again in zip(share, marks))
+            f"   rank {rank}:", *(f"{i}*" if again else f"{i} " for i, again in zip(shard, marks))
         )
-    claim(sum(map(sum, padding(dealt))) == 2, "2 images are dealt twice, so that all have 3")
+    claim(sum(map(sum, padding(assigned))) == 2, "2 images are there twice, so that all have 3")
 
     print("\n8 images on 2 ranks, shuffled, in three epochs:")
     without = [shards(8, 2, epoch=0) for _ in range(3)]
     with_it = [shards(8, 2, epoch=epoch) for epoch in range(3)]
     for epoch in range(3):
         print(f"   epoch {epoch}   without set_epoch {without[epoch]}   with {with_it[epoch]}")
-    claim(
-        without[0] == without[1] == without[2], "without set_epoch every epoch has the same order"
-    )
-    claim(len({str(order) for order in with_it}) == 3, "with it each has its own")
-    apart = sorted(shards(8, 2, epoch=0)[0] + shards(8, 2, epoch=1)[1])
-    never = set(range(8)) - set(apart)
-    claim(never, f"rank 0 in epoch 0 and rank 1 in epoch 1 see {apart} between them, never {never}")
+    claim(without[0] == without[2], "without set_epoch every epoch has the same order")
+    claim(with_it[0] != with_it[1] != with_it[2], "with it each has its own")
+    never = set(range(8)).difference(with_it[0][0], with_it[1][1])
+    claim(never, f"rank 0 in epoch 0 and rank 1 in epoch 1 together never see {never}")
 
 
 def show_accuracies() -> None:
     print("\nAccuracy of one model, counted in four ways:")
-    print(f"   {'':40}{'exact':>10}{'padded':>10}{'dropped':>10}{'mixed':>10}")
-    table = {}
-    for images, world_size, wrong in (
-        *((10_000, world_size, 0) for world_size in (2, 3, 4, 7)),
-        (10, 4, 9),
-    ):
-        found = table[images, world_size] = accuracies(images, world_size, {wrong})
-        row = f"{images:,} images on {world_size} ranks, number {wrong} wrong"
-        print(f"   {row:40}" + "".join(f"{share:10.2%}" for share in found.values()))
+    found, lines = {}, []
+    for images, ranks, wrong in ((10_000, 2, 0), (10_000, 3, 0), (10_000, 4, 0), (10, 4, 9)):
+        found[images, ranks] = accuracies(images, ranks, {wrong})
+        row = f"{images:,} images on {ranks} ranks, number {wrong} wrong"
+        lines.append([row, *(f"{ratio:.2%}" for ratio in found[images, ranks].values())])
+    print(tabulate(lines, ["", *found[10, 4]], tablefmt="plain", stralign="right"))
     truth = {10_000: 0.9999, 10: 0.9}
-    claim(
-        all(row["exact"] == truth[images] for (images, _), row in table.items()), "exact is exact"
-    )
-    padded = [n for (images, n), row in table.items() if row["padded"] == truth[images]]
+    exact = all(row["exact"] == truth[images] for (images, _), row in found.items())
+    claim(exact, "exact is exact")
+    padded = [n for (images, n), row in found.items() if row["padded"] == truth[images]]
     claim(
         padded == [2, 4], "padded is so only where the ranks divide the images: 10,000 on 2 and 4"
     )
-    most = max(row["mixed"] for row in table.values())
+    most = max(row["mixed"] for row in found.values())
     claim(most > 1, f"mixed, counts with padding divided without, finds up to {most:.0%} correct")
 
 
@@ -162,15 +154,11 @@ def draw(rank: int, seeding: str, workers: int) -> list[float]:
         torch.manual_seed(seed(rank))
     generator = torch.Generator().manual_seed(generator_seed(rank)) if generator_seed else None
     # Forked workers start quickly. Spawned ones draw the same, each after an import of PyTorch.
-    context = "fork" if workers and can_fork() else None
+    how = "fork" if workers and sys.platform == "linux" else None
     loader = DataLoader(
-        Augmented(), num_workers=workers, generator=generator, multiprocessing_context=context
+        Augmented(), num_workers=workers, generator=generator, multiprocessing_context=how
     )
     return [number.item() for number in loader]
-
-
-def can_fork() -> bool:
-    return sys.platform == "linux"  # macOS can too, but its own libraries do not survive it
 
 
 def draw_all(rank: int, results) -> None:
@@ -190,27 +178,26 @@ def drawn_by_ranks(start_method: str, world_size: int = 2) -> list[dict]:
     ranks = [context.Process(target=draw_all, args=(r, results)) for r in range(world_size)]
     for process in ranks:
         process.start()
-    found = dict(results.get(timeout=60) for _ in ranks)
+    found = dict(results.get(timeout=300) for _ in ranks)
     for process in ranks:
         process.join()
     return [found[rank] for rank in range(world_size)]
 
 
 def show_seeds() -> None:
-    for start_method, expected in (("spawn", SPAWNED), ("fork", FORKED)):
+    methods = {"spawn": SPAWNED, "fork": FORKED}
+    if sys.platform != "linux":  # macOS can fork too, but its own libraries do not survive it
+        del methods["fork"]
+    for start_method, expected in methods.items():
         print(f"\nDo two ranks ({start_method}ed) draw the same random numbers?")
-        if start_method == "fork" and not can_fork():
-            print("   (not tried: forking is for Linux)")
-            continue
         first, second = drawn_by_ranks(start_method)
         print(f"       {'what each rank sets':40}{'0 workers':12}2 workers")
         for seeding, alike in expected.items():
             found = tuple(first[seeding, n] == second[seeding, n] for n in (0, 2))
             words = ["alike" if same else "different" for same in found]
             claim(found == alike, f"{seeding:40}{words[0]:12}{words[1]}")
-    claim(
-        first["dropout"] == second["dropout"], "with one seed for all, dropout masks are alike too"
-    )
+    alike = first["dropout"] == second["dropout"]
+    claim(alike, "with one seed for all, dropout masks are alike too")
 
 
 def claim(held: bool, text: str) -> None:
@@ -229,8 +216,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        print("\n03_ddp_spawn/shards_and_seeds.py: interrupted", file=sys.stderr)
-        sys.exit(130)
+    main()

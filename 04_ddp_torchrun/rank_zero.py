@@ -1,10 +1,10 @@
 """What only rank 0 does, and how the other ranks learn of it.
 
-- TensorBoard's events and a log file: rank 0 writes them, no other rank has to know
+- TensorBoard's events and a log file: rank 0 writes them, no other rank needs them
 - early stopping: only rank 0 has the accuracy, so it decides, and broadcasts its decision as a
   Python object (broadcast_object_list): all ranks leave the loop after the same epoch
-- --alone: rank 0 leaves the loop and tells nobody; the other ranks train on, and every rank waits
-  in a collective that the others do not call, until --timeout
+- --alone: rank 0 leaves the loop without a broadcast; the other ranks train on, and every rank
+  waits in a collective that the others do not call, until --timeout
 
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/rank_zero.py --tensorboard runs
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/rank_zero.py --alone

@@ -43,9 +43,9 @@ class Witness(nn.Module):
         return self.linear(x.flatten(1))
 
 
-def flags(snapshot: Path, amp: str = "off", every: int = 1) -> SimpleNamespace:
+def flags(snapshot: Path, amp: str = "off") -> SimpleNamespace:
     """Those of a short run of resume.py: 2 epochs of 5 steps for 120 images."""
-    values = {"epochs": 2, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "every": every}
+    values = {"epochs": 2, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "every": 1}
     return SimpleNamespace(snapshot=snapshot, **values)
 
 
@@ -62,14 +62,37 @@ def live(args: SimpleNamespace, data: Dataset, places: list[tuple] = ()) -> dict
 
 def kill(folder: Path, data: Path, amp: str, lives: list[list[tuple]]) -> list[float]:
     """On each rank: an undisturbed run, then one for each life -> their distances to the first."""
-    digits, _ = stage5.load_mnist(data)
-    digits = TensorDataset(digits.data, digits.targets)
-    undisturbed = live(flags(folder / "undisturbed", amp), digits)
+    data = digits(data)
+    undisturbed = live(flags(folder / "undisturbed", amp), data)
     found = []
     for number, places in enumerate(lives):
-        state = live(flags(folder / f"life {number}", amp), digits, places)
+        state = live(flags(folder / f"life {number}", amp), data, places)
         found.append(difference(undisturbed, state))
     return found
+
+
+def resume_on_nodes_without_a_shared_disk(folder: Path, data: Path) -> tuple[int, float]:
+    """Two ranks, each a node of its own, whose snapshots differ -> steps done, distance at the end.
+
+    Rank 0 finds the snapshot of step 3, rank 1 that of step 7: all have to resume from step 7.
+    """
+    data, rank = digits(data), dist.get_rank()
+    os.environ["LOCAL_RANK"] = "0"
+    undisturbed = live(flags(folder / "undisturbed"), data)
+    for step, number in ((3, 0), (7, 1)):
+        torch.manual_seed(0)
+        with contextlib.suppress(resume.Killed):
+            resume.run(flags(folder / f"disk {number}"), CPU, data, WithDropout(), (step, "after"))
+        dist.barrier()
+    torch.manual_seed(0)
+    model = WithDropout()
+    done = resume.run(flags(folder / f"disk {rank}"), CPU, data, model)
+    return done, difference(undisturbed, model.state_dict())
+
+
+def digits(folder: Path) -> TensorDataset:
+    train_set, _ = stage5.load_mnist(folder)
+    return TensorDataset(train_set.data, train_set.targets)
 
 
 def images_seen(snapshot: Path, place: tuple | None) -> list[list[int]]:

@@ -239,7 +239,7 @@ def test_stages_are_run(reader):
 
 @pytest.mark.skipif(os.name != "posix", reason="asks who may write")
 def test_a_stage_that_fails_is_shown_and_the_others_run(reader, tmp_path_factory):
-    """Only --record is written to: the folder of the stages may be anybody's."""
+    """Only --record is written to: the folder of the stages may be read-only."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     before = sorted(reader.folder.iterdir())
     flags = f"--only 04 01 -e 1 -b 25 --lr 0.02 --device cpu --record {elsewhere}"

@@ -1,4 +1,4 @@
-"""Every from_scratch.py: it proves what it claims, and notices when it is broken."""
+"""Every script with a proof: its claims hold, and it notices when it is broken."""
 
 import importlib
 import re
@@ -47,29 +47,19 @@ def test_it_runs_alone_and_its_claims_hold(reader, script):
     assert verdicts.count("ok") >= 6 and "FAILED" not in verdicts, result
 
 
-BREAKS = [  # one for each script; the others are slow tests
+BREAKS = [
     ("01_baseline/from_scratch.py", "y.split(sizes)", "y.flip(0).split(sizes)"),
     ("02_dp/from_scratch.py", "total.grad += own", "total.grad = own"),
-    (
-        "03_ddp_spawn/from_scratch.py",
-        "torch.div(gradient, dist.get_world_size()",
-        "torch.div(gradient, 1",
-    ),
+    ("03_ddp_spawn/from_scratch.py", "gradient, dist.get_world_size(), out", "gradient, 1, out"),
     ("03_ddp_spawn/batchnorm.py", "return SumOverRanks.apply(gradient)", "return gradient"),
     ("03_ddp_spawn/shards_and_seeds.py", "sampler.set_epoch(epoch)", "sampler.set_epoch(0)"),
     ("03_ddp_spawn/amp.py", "scaler.unscale_(optimizer)", "pass"),
     ("04_ddp_torchrun/from_scratch.py", '"GROUP_RANK": "0"', '"GROUP_RANK": "1"'),
     ("05_multinode/from_scratch.py", "mine += received", "mine -= received"),
 ]
-MORE_BREAKS = [
-    ("02_dp/from_scratch.py", "copied.copy_(original)", "pass"),
-]
 
 
-@pytest.mark.parametrize(
-    ("script", "right", "wrong"),
-    [*BREAKS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_BREAKS)],
-)
+@pytest.mark.parametrize(("script", "right", "wrong"), BREAKS)
 def test_it_notices_when_it_is_broken(tmp_path, script, right, wrong):
     stage, name = script.split("/")
     shutil.copytree(ROOT / stage, tmp_path / stage, ignore=shutil.ignore_patterns("__pycache__"))
@@ -78,17 +68,9 @@ def test_it_notices_when_it_is_broken(tmp_path, script, right, wrong):
     assert text.count(right) >= 1
     path.write_text(text.replace(right, wrong))
     run = subprocess.run(
-        [sys.executable, name], cwd=path.parent, capture_output=True, text=True, timeout=120
+        [sys.executable, name], cwd=path.parent, capture_output=True, text=True, timeout=150
     )
-    assert run.returncode == 1, run
-    assert "FAILED" in run.stdout and "Traceback" not in run.stderr.partition("launcher")[0], run
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_help_proves_nothing(reader, script):
-    result = reader.run(f"python {script} --help", timeout=60)
-    assert result.code == 0 and result.out.startswith("usage: "), result
-    assert "ok " not in result.out, "it only says what it is"
+    assert run.returncode == 1 and "FAILED" in run.stdout, run
 
 
 @pytest.mark.slow

@@ -5,11 +5,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import LINUX, ROOT
+
+from benchmarks.common import on_ranks
 
 stage1 = importlib.import_module("01_baseline.train")
 stage3 = importlib.import_module("03_ddp_spawn.train")
@@ -120,58 +123,31 @@ print(during > 0, gloo_threads())
 @LINUX
 def test_leaving_the_group_ends_its_threads():
     """They end, unless something keeps the group alive: then a rank may abort, or hang, at exit."""
-
-    def threads(*argv):
-        command = [sys.executable, "-c", THREADS_AFTER_THE_GROUP, *argv]
-        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-        return run.stdout.strip()
-
-    assert threads() == "True 0"
-    assert threads("raise") == "True 0", "or a rank that fails may hang"
-    assert threads("keep") != "True 0", "a living DDP model keeps them"
+    command = [sys.executable, "-c", THREADS_AFTER_THE_GROUP]
+    kept = subprocess.Popen([*command, "keep"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    raised = subprocess.Popen([*command, "raise"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert raised.communicate(timeout=120)[0].strip() == "True 0", "or a rank that fails may hang"
+    assert kept.communicate(timeout=120)[0].strip() != "True 0", "a living DDP model keeps them"
 
 
-RANKS_WITH_EQUAL_WEIGHTS = """
-import importlib, sys
-from pathlib import Path
-import torch, torch.distributed as dist, torch.multiprocessing as mp
-stage = importlib.import_module("03_ddp_spawn.train")
-kept = []
+def weights(data, folder):
+    """On a rank: train stage 3 with DDP, then without -> the parameters of both."""
+    found = []
+    for ddp in (True, False):
+        models = []
 
-def wrap(model, **options):
-    kept.append(model)
-    return stage.DistributedDataParallel(model, **options)
+        def wrap(model, ddp=ddp, models=models, **options):
+            models.append(model)
+            return stage3.DistributedDataParallel(model, **options) if ddp else model
 
-def alone(model, **options):
-    kept.append(model)
-    return model
-
-def rank(rank, world_size, port, args, wrap):
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    cpu = torch.device("cpu")
-    with stage.process_group(cpu, 60, store=store, rank=rank, world_size=world_size):
-        stage.train(args, cpu, wrap)
-        weights = torch.cat([p.detach().flatten() for p in kept[0].parameters()])
-        first = weights.clone()
-        dist.broadcast(first, src=0)
-        equal = torch.tensor(int(torch.equal(first, weights)))
-        dist.all_reduce(equal)
-        if rank == 0:
-            print("equal on", equal.item())
-
-if __name__ == "__main__":
-    world_size, wrapper = int(sys.argv.pop(1)), {"ddp": wrap, "alone": alone}[sys.argv.pop(1)]
-    args = stage.parse(stage.base_parser())
-    args.amp = "off"
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.spawn(rank, (world_size, store.port, args, wrapper), nprocs=world_size)
-"""
+        values = {"epochs": 1, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": "off", "data": data}
+        values |= {"device": "cpu", "threads": 1, "workers": 0, "record": folder}
+        stage3.train(SimpleNamespace(**values, checkpoint=folder / "model.pt"), CPU, wrap)
+        found.append(torch.cat([p.detach().flatten() for p in models[0].parameters()]))
+    return found
 
 
-@pytest.mark.parametrize(
-    ("ranks", "wrap", "equal"), [(2, "ddp", 2), (3, "ddp", 3), (2, "alone", 1)]
-)
-def test_all_ranks_end_with_equal_weights(reader, ranks, wrap, equal):
-    (reader.folder / "ranks.py").write_text(RANKS_WITH_EQUAL_WEIGHTS)
-    result = reader.run(f"python ranks.py {ranks} {wrap} -e 1 -b 24 --lr 0.02 --device cpu")
-    assert result.code == 0 and f"equal on {equal}" in result.out, result
+def test_ddp_gives_all_ranks_equal_weights(small_data, tmp_path):
+    first, *others = on_ranks(3, weights, Path(small_data), tmp_path)
+    for with_ddp, without in others:
+        assert torch.equal(with_ddp, first[0]) and not torch.equal(without, first[1])
