@@ -1,6 +1,6 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
-# make bench       run the benchmarks, put what they print on benchmarks/README.md (an hour)
+# make bench       run the benchmarks, put what they print on benchmarks/README.md (40 minutes)
 # make test        lint and the quick tests: six minutes on two cores
 # make test-slow   the tests that take longer: twelve minutes
 # make sync        copy the lower half of stage 1's train.py into the other stages
@@ -13,8 +13,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# nbval's pytest plugin imports the whole of nbformat, in each process, for notebooks alone.
-PYTEST := $(BIN)/python -m pytest -p no:nbval --dist worksteal
+PYTEST := $(BIN)/python -m pytest --dist worksteal
 .DELETE_ON_ERROR:
 .PHONY: help demo notebooks bench test test-slow sync clean
 
@@ -31,7 +30,7 @@ notebooks: .venv/maintainer
 
 bench: .venv/maintainer
 	@echo "== the commands on benchmarks/README.md"
-	$(BIN)/python benchmarks/run_all.py $(ARGS)
+	$(BIN)/python -m benchmarks.run_all $(ARGS)
 
 test: .venv/maintainer
 	@echo "== lint"

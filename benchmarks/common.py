@@ -1,7 +1,7 @@
-"""What the benchmarks share: ranks, the stages' optimizer, images in memory, flags, results.
+"""What the benchmarks share: ranks, turns, optimizers, images in memory, flags, tables, results.
 
-A benchmark inserts the repository's root into sys.path before it imports this file, so that it can
-be started as `python benchmarks/limit.py` from anywhere. Tests use these functions, too.
+A benchmark is started from the repository's root, as `python -m benchmarks.limit`. Tests and
+notebooks use these functions, too.
 """
 
 import argparse
@@ -9,15 +9,17 @@ import importlib
 import json
 import os
 import pickle
+import statistics
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
+from tabulate import tabulate
 from torch import Tensor
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
@@ -28,6 +30,13 @@ stage3 = importlib.import_module("03_ddp_spawn.train")
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
+HELP = {
+    "batch_size": "images per step, all ranks together",
+    "epochs": "passes over the training set",
+    "rounds": "in each everything takes its turn once",
+    "steps": "of everything in each round",
+    "tries": "of everything",
+}
 
 
 # ---------------------------------------------------------------- ranks
@@ -40,7 +49,11 @@ def on_ranks(world_size: int, function: Callable, *arguments) -> list:
     raises on a rank, this raises torch.multiprocessing.ProcessRaisedException.
     """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.spawn(run_rank, args=(world_size, store.port, function, arguments), nprocs=world_size)
+    try:
+        mp.spawn(run_rank, args=(world_size, store.port, function, arguments), nprocs=world_size)
+    finally:  # an interrupt may reach this process alone
+        for process in mp.active_children():
+            process.terminate()
     return [pickle.loads(store.get(f"result of {rank}")) for rank in range(world_size)]
 
 
@@ -49,6 +62,19 @@ def run_rank(rank: int, world_size: int, port: int, function: Callable, argument
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     with stage3.process_group(CPU, 60, store=store, rank=rank, world_size=world_size):
         store.set(f"result of {rank}", pickle.dumps(function(*arguments)))
+
+
+def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
+    """Call every way once in each round -> {name: what it returned in each round}.
+
+    What is compared thus meets the same noise. One more round comes first and is left out: it fills
+    caches and DDP's buckets.
+    """
+    returned = {name: [] for name in ways}
+    for _ in range(rounds + 1):
+        for name, way in ways.items():
+            returned[name].append(way())
+    return {name: values[1:] for name, values in returned.items()}
 
 
 # ---------------------------------------------------------------- models and optimizers
@@ -136,7 +162,17 @@ def dataset_name(test_set: stage1.MNIST) -> str:
     return "MNIST" if zlib.crc32(test_set.data.numpy()) == 0xE4CA5F57 else "NOT MNIST"
 
 
-# ---------------------------------------------------------------- flags and results
+# ---------------------------------------------------------------- flags
+
+
+def flags(docstring: str, **numbers: float) -> argparse.ArgumentParser:
+    """-> a parser with --results, and a flag for each number of HELP with its default."""
+    parser = argparse.ArgumentParser(description=docstring.splitlines()[0])
+    for name, default in numbers.items():
+        flag, text = f"--{name.replace('_', '-')}", f"{HELP[name]} ({default})"
+        parser.add_argument(flag, type=type(default), default=default, help=text)
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="for figures and pictures")
+    return parser
 
 
 def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace:
@@ -158,6 +194,9 @@ def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace
     return args
 
 
+# ---------------------------------------------------------------- the machine
+
+
 def cores() -> int:
     """On how many cores this program may run: a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -170,9 +209,35 @@ def device_name(device: str = "cpu") -> str:
     return device_name(device)
 
 
+def about() -> str:
+    """On what a benchmark runs: CPU, cores and PyTorch's version."""
+    return f"{device_name()}, {cores()} cores, torch {torch.__version__}"
+
+
+# ---------------------------------------------------------------- tables and results
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as a table: the first column to the left, the others to the right."""
+    align = ["left", *["right"] * (len(titles) - 1)]
+    return tabulate(rows, titles, colalign=align, disable_numparse=True)
+
+
+def quartiles(numbers: Sequence[float], form: str = ".2f") -> str:
+    """The median and, in brackets, the lower and the upper quartile, of at least two numbers."""
+    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return f"{middle:{form}} ({low:{form}} to {high:{form}})"
+
+
 def write_json(path: Path, results: dict, indent: int | None = 1) -> None:
     """Write results, of plain Python types, as JSON. Other types raise TypeError."""
     write_whole(path, lambda temp: temp.write_text(json.dumps(results, indent=indent)))
+
+
+def write_picture(path: Path, figure) -> None:
+    """Write a figure of matplotlib as a PNG."""
+    style = {"dpi": 120, "facecolor": "white", "format": "png"}
+    write_whole(path, lambda temp: figure.savefig(temp, **style))
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -5,11 +5,10 @@ then abort at exit (exit code -6 or 134), and a rank that raised could hang in p
 Before the stages ended their groups in the order in which they do now, it was one run in four to
 one in fourteen, and 7 of 48 trials; docs/backends.md explains the cause.
 
-    python benchmarks/endings.py                       # sixty runs and 48 trials: ten minutes
-    python benchmarks/endings.py --runs 9 --trials 8
+    python -m benchmarks.endings                       # sixty runs and 48 trials: ten minutes
+    python -m benchmarks.endings --runs 9 --trials 8
 """
 
-import argparse
 import importlib
 import os
 import shlex
@@ -27,8 +26,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks import common
+from compare import free_port
+
+ROOT = common.ROOT
 FLAGS = "-e 1 -b 24 --lr 0.02 --device cpu"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 STEP = 10  # before which rank 0 is frozen
@@ -36,14 +37,11 @@ PATIENCE = 60  # seconds within which the other rank should have raised, after 3
 
 
 def main():
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser = common.flags(__doc__)
     parser.add_argument("--runs", type=int, default=60, help="of stages 3, 4 and 5 in turns (60)")
     parser.add_argument("--trials", type=int, default=48, help="with a rank that raises (48)")
     parser.add_argument("--at-once", type=int, default=4, help="runs and trials at a time (4)")
-    args = parser.parse_args()
-    if min(args.runs, args.trials) < 0 or args.at_once < 1:
-        parser.error("--runs and --trials: at least 0, --at-once: at least 1")
+    args = common.parse(parser, runs=0, trials=0, at_once=1)
     with tempfile.TemporaryDirectory() as folder:
         draw = [sys.executable, str(ROOT / "tools/draw_digits.py"), folder]
         draw += ["--train", "1200", "--test", "303"]
@@ -53,6 +51,9 @@ def main():
             ends = Counter(pool.map(lambda _: trial(Path(folder)), range(args.trials)))
     print(f"{codes[0]} of {args.runs} runs ended with exit code 0 ({args.at_once} at a time)")
     print(f"{ends['hung']} of {args.trials} ranks that raised hung; all ends: {dict(ends)}")
+    if args.results:
+        results = {"exit_codes": codes, "ends": ends, "about": common.about()}
+        common.write_json(args.results / "endings.json", results)
     return int(codes[0] < args.runs or ends["raised"] < args.trials)
 
 
@@ -65,9 +66,8 @@ def run(number, folder):
         launch = [*TORCHRUN, "--standalone", "--nproc-per-node", "2"]
         commands = [[*launch, ROOT / "04_ddp_torchrun/train.py"]]
     else:
-        port = importlib.import_module("compare").free_port()
         launch = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
-        launch += ["--rdzv-endpoint", f"127.0.0.1:{port}"]
+        launch += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
         commands = [[*launch, ROOT / "05_multinode/train.py"]] * 2
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     processes = [subprocess.Popen([*map(str, c), *shlex.split(flags)], **quiet) for c in commands]

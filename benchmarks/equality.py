@@ -6,19 +6,16 @@ shows the largest difference of any parameter to stage 1, with BatchNorm frozen,
 the ranks (from scratch, since PyTorch's needs GPUs), and plain, which is what the stages use on a
 CPU.
 
-    python benchmarks/equality.py
+    python -m benchmarks.equality
 """
 
 import importlib
-import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import common
 
 stage1 = importlib.import_module("01_baseline.train")
@@ -37,13 +34,18 @@ STEPS, BATCH, LR = 20, 24, 0.01
 
 
 def main() -> None:
+    args = common.parse(common.flags(__doc__))
     torch.set_num_threads(1)
-    print(f"Largest difference of a parameter to stage 1: {STEPS} steps, {BATCH} images, lr {LR}")
-    print(f"{'':40}" + "".join(f"{str(dtype)[6:]:^30}" for dtype in DTYPES))
-    print(f"{'BatchNorm':40}" + "".join(f"{norm:>10}" for _ in DTYPES for norm in NORMS))
+    about = f"Largest difference of a parameter to stage 1: {STEPS} steps, {BATCH} images, lr {LR}"
+    titles = ["BatchNorm", *(f"{norm}, {str(dtype)[6:]}" for dtype in DTYPES for norm in NORMS)]
+    rows = []
     for way, distances in table().items():
-        cells = (distances.get((dtype, norm)) for dtype in DTYPES for norm in NORMS)
-        print(f"{way:40}" + "".join(f"{'-' if c is None else f'{c:.0e}':>10}" for c in cells))
+        found = (distances.get((dtype, norm)) for dtype in DTYPES for norm in NORMS)
+        rows.append([way, *("-" if distance is None else f"{distance:.0e}" for distance in found)])
+    print(about, common.table(titles, rows), sep="\n")
+    if args.results:
+        results = {"about": about, "titles": titles, "rows": rows}
+        common.write_json(args.results / "equality.json", results)
 
 
 def table(world_sizes: tuple[int, ...] = (2, 3)) -> dict[str, dict]:

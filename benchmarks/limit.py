@@ -1,78 +1,73 @@
 """How near do two ranks come to the upper bound, and where does each millisecond go?
 
 The upper bound is the same two processes with the same steps, but without communication. Every
-version runs stage 3's own `train_epoch` over batches in memory. In every round each version takes
-its steps in turn, so that all meet the same noise; a share of the bound is the bound's time over
-the version's in the same round. Printed are the median and the quarter and three-quarter marks.
+version runs stage 3's own `train_epoch` over batches in memory. A share of the bound is the bound's
+time over the version's in the same round.
 
 The milliseconds of a step are split by the times of both ranks (one machine, one clock): computing,
 waiting until the slower rank has its last gradient too, and averaging from then on.
 
-    python benchmarks/limit.py
-    python benchmarks/limit.py --batch-size 120
+    python -m benchmarks.limit
+    python -m benchmarks.limit --batch-size 120
+    python -m benchmarks.limit --batch-size 120 --net wide_net
 """
 
-import argparse
 import importlib
 import os
 import statistics
-import sys
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import common
 
 stage3 = importlib.import_module("03_ddp_spawn.train")
 from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
 
 BOUND = "no communication (upper bound)"
-VERSIONS = {  # name -> how the model is wrapped; indented: beside broadcast_buffers=False
+VERSIONS = {  # name -> how the model is wrapped; "and": beside broadcast_buffers=False
     BOUND: lambda model: model,
     "DDP, as it comes": DistributedDataParallel,
     "broadcast_buffers=False": lambda model: ddp(model),
-    "  gradient_as_bucket_view": lambda model: ddp(model, gradient_as_bucket_view=True),
-    "  static_graph": lambda model: ddp(model, static_graph=True),
-    "  CPU affinity (pinning)": lambda model: ddp(model),
-    "  busy waiting": lambda model: wait_busily(ddp(model)),
-    "  both": lambda model: wait_busily(ddp(model)),
+    "and gradient_as_bucket_view": lambda model: ddp(model, gradient_as_bucket_view=True),
+    "and static_graph": lambda model: ddp(model, static_graph=True),
+    "and CPU affinity (pinning)": lambda model: ddp(model),
+    "and busy waiting": lambda model: wait_busily(ddp(model)),
+    "and both": lambda model: wait_busily(ddp(model)),
     "buckets from scratch": from_scratch.BucketedDDP,
+    "naive from scratch": from_scratch.NaiveDDP,
 }
-PINNED = {"  CPU affinity (pinning)", "  both"}
+PINNED = {"and CPU affinity (pinning)", "and both"}
 PARTS = ("computing", "waiting", "averaging")
+NETS = {"ConvNet": stage3.ConvNet, "wide_net": common.wide_net}
 Laps = list[tuple[str, float]]  # of an epoch: phase, and the seconds at which it ended
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch-size", type=int, default=240, help="images per step, both ranks")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=60, help="of each version in each round")
-    parser.add_argument("--results", type=Path, help="folder for limit-<batch size>.json")
+    parser = common.flags(__doc__, batch_size=240, rounds=12, steps=40)
+    parser.add_argument("--net", choices=NETS, default="ConvNet", help="0.1 or 28 MiB (ConvNet)")
     args = common.parse(parser, batch_size=2, rounds=2, steps=2)
     if not hasattr(os, "sched_setaffinity"):
         parser.error("it pins threads to cores, which needs Linux")
     if args.batch_size % 2:
         parser.error("--batch-size has to be even")
-    about = f"2 ranks, {args.batch_size} images per step, {common.device_name()}, "
-    about += f"torch {torch.__version__}"
-    laps = dict(zip(VERSIONS, zip(*common.on_ranks(2, measure, args))))
-    results = {version: analyse(*ranks) for version, ranks in laps.items()}
-    print(about)
-    print(table(results))
+    laps = common.on_ranks(2, measure, args)
+    versions = {name: analyse(*(own[name] for own in laps)) for name in VERSIONS}
+    about = f"2 ranks, {args.net}, {args.batch_size} images per step, {common.about()}"
+    print(about, table(versions), sep="\n")
     if args.results:
-        found = {"about": about, "steps": args.steps, "versions": results}
-        common.write_json(args.results / f"limit-{args.batch_size}.json", found)
+        results = {"about": about, "steps": args.steps, "versions": versions}
+        net = "" if args.net == "ConvNet" else f"{args.net}-"
+        common.write_json(args.results / f"limit-{net}{args.batch_size}.json", results)
 
 
 # ---------------------------------------------------------------- on the ranks
 
 
-def measure(args) -> list[list[Laps]]:
-    """On a rank -> for each version, for each round: the laps of its epoch.
+def measure(args) -> dict[str, list[Laps]]:
+    """On a rank -> {version: the laps of its epoch in each round}.
 
     Their times are of time.perf_counter, a clock that all processes of a machine share.
     """
@@ -80,23 +75,29 @@ def measure(args) -> list[list[Laps]]:
     everywhere = os.sched_getaffinity(0)
     one_core = {sorted(everywhere)[dist.get_rank() % len(everywhere)]}
     common.evaluate_once()
-    runs = {name: prepare(wrap, args) for name, wrap in VERSIONS.items()}
-    laps = {name: [] for name in VERSIONS}
-    for _ in range(args.rounds + 1):
-        for name, (model, optimizer, scaler) in runs.items():
-            pin_threads_to(one_core if name in PINNED else everywhere)
-            dist.barrier()
-            _, watch = stage3.train_epoch(model, loader, optimizer, scaler, common.CPU, "off")
-            laps[name].append(watch.laps)
-    return [rounds[1:] for rounds in laps.values()]  # the first warms up
+    ways = {}
+    for name, wrap in VERSIONS.items():
+        cores = one_core if name in PINNED else everywhere
+        ways[name] = partial(train, *prepare(wrap, args), loader, cores)
+    return common.in_turns(args.rounds, ways)
 
 
 def prepare(wrap, args):
-    """-> wrapped model, optimizer, scaler, as stage 3 makes them"""
+    """-> wrapped model and optimizer, as stage 3 makes them"""
     torch.manual_seed(0)
-    model = stage3.ConvNet().to(memory_format=torch.channels_last)
+    model = NETS[args.net]().to(memory_format=torch.channels_last)
     optimizer = common.scheduled_sgd(model, 0.01, args.steps * (args.rounds + 1))
-    return wrap(model), optimizer, torch.amp.GradScaler("cpu", enabled=False)
+    return wrap(model), optimizer
+
+
+def train(model, optimizer, loader, cores) -> Laps:
+    """One epoch of stage 3, with all threads of this process, gloo's too, on these cores only."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cores)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    dist.barrier()
+    _, watch = stage3.train_epoch(model, loader, optimizer, scaler, common.CPU, "off")
+    return watch.laps
 
 
 def ddp(model, **options):
@@ -119,12 +120,6 @@ def wait_busily(ddp_model):
 
     ddp_model.register_comm_hook(None, all_reduce)
     return ddp_model
-
-
-def pin_threads_to(cores):
-    """Let all threads of this process, gloo's too, run on these cores only."""
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), cores)
 
 
 # ---------------------------------------------------------------- what came out
@@ -160,20 +155,17 @@ def ends_of(phase: str, laps: tuple[Laps, ...]) -> torch.Tensor:
     return torch.tensor(ends, dtype=torch.float64)
 
 
-def table(results: dict[str, dict[str, list[float]]]) -> str:
+def table(versions: dict[str, dict[str, list[float]]]) -> str:
     """Medians over the rounds as text, a line per version."""
-    lines = [f"{'':30}{'ms per step':>12}" + "".join(f"{part:>11}" for part in PARTS)]
-    lines[0] += f"{'share of the bound':>24}"
-    for version, rounds in results.items():
-        shares = [bound / own for bound, own in zip(results[BOUND]["total"], rounds["total"])]
-        low, middle, high = statistics.quantiles(shares, n=4)
-        cells = [f"{statistics.median(rounds[part]):11.2f}" for part in PARTS]
-        if version == BOUND:  # no rank waits for another
-            cells[1:] = [f"{'-':>11}"] * 2
-        total = statistics.median(rounds["total"])
-        share = f"{middle:12.2f} ({low:.2f}-{high:.2f})"
-        lines.append(f"{version:30}{total:12.2f}{''.join(cells)}{share}")
-    return "\n".join(lines)
+    rows = []
+    for name, rounds in versions.items():
+        medians = {part: f"{statistics.median(rounds[part]):.2f}" for part in rounds}
+        if name == BOUND:  # no rank waits for another
+            medians["waiting"] = medians["averaging"] = "-"
+        shares = [bound / own for bound, own in zip(versions[BOUND]["total"], rounds["total"])]
+        cells = [medians[part] for part in ("total", *PARTS)]
+        rows.append([name, *cells, common.quartiles(shares)])
+    return common.table(["ms per step", "total", *PARTS, "share of the bound"], rows)
 
 
 if __name__ == "__main__":

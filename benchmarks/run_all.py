@@ -4,12 +4,11 @@ The page is the list: every shell block on it is run, and the block after it is 
 output. Pictures and figures go to benchmarks/results. So the page shows the machine it was last run
 on, and `git diff` shows how yours differs from ours.
 
-    python benchmarks/run_all.py                       # or: make bench
-    python benchmarks/run_all.py --only limit sweep --data ../mnist
+    python -m benchmarks.run_all                       # or: make bench
+    python -m benchmarks.run_all --only limit sweep --data ../mnist
 """
 
 import argparse
-import os
 import re
 import shlex
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "benchmarks/README.md"
-BLOCK = re.compile(r"```sh\n(python (\S+\.py)[^\n]*)\n```\n\n```\n.*?```\n", re.DOTALL)
+BLOCK = re.compile(r"```sh\n(python -m benchmarks\.(\w+)[^\n]*)\n```\n\n```\n.*?```\n", re.DOTALL)
 
 
 def main() -> int:
@@ -27,9 +26,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="run only scripts with such names")
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
     args = parser.parse_args()
-    commands = [match[1] for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
-    if args.only:
-        commands = [c for c in commands if Path(c.split()[1]).stem in args.only]
+    blocks = list(BLOCK.finditer(PAGE.read_text(encoding="utf-8")))
+    commands = [block[1] for block in blocks if not args.only or block[2] in args.only]
     if not commands:
         parser.error("--only: no command on the page has such a name")
     failed = 0
@@ -47,20 +45,12 @@ def main() -> int:
 
 def run(command: str, data: Path) -> tuple[int, str]:
     """Run a command of the page from the repository's root -> exit code, what it printed."""
-    python, script, *flags = shlex.split(command)
-    if "--data" in flags:
-        flags[flags.index("--data") + 1] = str(data.resolve())
-    if '"--results"' in (ROOT / script).read_text(encoding="utf-8"):
-        flags += ["--results", "benchmarks/results"]
-    environment = os.environ | {"COLUMNS": "100"}
-    result = subprocess.run(
-        [sys.executable, script, *flags],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return result.returncode, result.stdout.replace(str(ROOT) + "/", "")
+    _, *words = shlex.split(command)
+    if "--data" in words:
+        words[words.index("--data") + 1] = str(data.resolve())
+    words += ["--results", "benchmarks/results"]
+    result = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return result.returncode, result.stdout
 
 
 def update_page(command: str, output: str) -> None:
@@ -78,5 +68,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        print("\nrun_all.py: interrupted", file=sys.stderr)
+        print("\nrun_all: interrupted", file=sys.stderr)
         sys.exit(130)

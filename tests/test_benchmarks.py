@@ -1,25 +1,18 @@
-"""The benchmarks run, and print the tables that their page shows. No time is tested."""
+"""The benchmarks run, and measure what they print. No time is tested."""
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
-import torch.nn.functional as F
-from conftest import ROOT
 
-from benchmarks import common, one_gpu, run_all
+from benchmarks import common, limit, restarts, run_all, single_process, sweep
 
 stage1 = common.stage1
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pins threads to cores")
-
-
-def bench(reader, command):
-    result = reader.run(f"python {ROOT}/benchmarks/{command}", OMP_NUM_THREADS="1")
-    assert result.code == 0, result
-    return [line.split("  ")[0].strip() for line in result.out.splitlines()]
 
 
 # ---------------------------------------------------------------- common.py
@@ -60,6 +53,13 @@ def test_each_rank_returns_its_result():
     assert common.on_ranks(3, rank_and_sum, 10) == [(0, 13), (1, 13), (2, 13)]
 
 
+def test_everything_takes_its_turn_and_the_first_round_is_left_out():
+    calls = []
+    ways = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
+    assert common.in_turns(2, ways) == {"a": [3, 5], "b": [4, 6]}
+    assert calls == list("ababab")
+
+
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "results.json"
     common.write_json(path, {"a": 1})
@@ -68,106 +68,199 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert json.loads(path.read_text()) == {"a": 1} and list(tmp_path.iterdir()) == [path]
 
 
-# ---------------------------------------------------------------- the scripts
+@pytest.mark.parametrize(
+    "script, flags, message",
+    [
+        ("single_process", "--rounds 1", "--rounds 1: at least 2"),
+        ("single_process", "--epochs none", "--epochs: invalid int value"),
+        ("single_process", "--data file", "--data file: no MNIST"),
+        ("limit", "--batch-size 3", "has to be even"),
+        ("limit", "--results file", "--results file: File exists"),
+        ("sweep", "--repeats 0", "--repeats 0: at least 1"),
+        ("scaling", "--ranks 1", "--ranks: at least 2"),
+        ("scaling", "--ranks 7", "--ranks: at least 2, and each has to divide"),
+        ("restarts", "--bound 0", "--bound 0.0: at least 1"),
+    ],
+)
+def test_bad_flags(reader, called, script, flags, message):
+    (reader.folder / "file").touch()
+    result = called(f"benchmarks/{script}.py", flags)
+    assert result.code == 2 and message in result.err.splitlines()[-1], result
+    assert result.out == "", "nothing was run"
 
 
-def test_what_the_stopwatch_costs(reader):
-    rows = bench(reader, "stopwatch.py --rounds 2")
-    assert "microseconds" in rows[1] and rows[3].startswith("with the stopwatch on against off")
-
-
-def run_one_gpu(reader, flags):
-    command = f"one_gpu.py --data {reader.env['MNIST_ROOT']} -b 24 --lr 0.02 --results results"
-    rows = bench(reader, f"{command} {flags}")[2:]
-    results = json.loads((reader.folder / "results/one_gpu.json").read_text())["rows"]
-    assert rows == list(results)
-    assert all(row["accuracies"][-1] > 0.5 for row in results.values()), "each variant learns"
-    return rows
-
-
-@pytest.mark.slow
-def test_the_variants_for_a_gpu_that_a_cpu_has_too(reader):
-    assert run_one_gpu(reader, "--device cpu -e 3") == ["stage 1", "resident", "bf16"]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_variants_on_a_gpu(reader):
-    assert run_one_gpu(reader, "--device cuda -e 3")[3:] == ["compiled", "CUDA graph"]
-
-
-def test_preparing_leaves_no_trace_in_the_model():
-    model = stage1.ConvNet()
-    optimizer, _ = common.sgd_one_cycle(model, 0.1, 100)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    args, steps = argparse.Namespace(batch_size=4), []
-
-    def step(x, y):
-        steps.append(len(x))
-        optimizer.zero_grad()
-        F.cross_entropy(model(x.unsqueeze(1).float()), y).backward()
-        optimizer.step()
-
-    images, labels = torch.randint(256, (8, 28, 28)), torch.randint(10, (8,))
-    one_gpu.prepare("compiled", args, model, optimizer, step, images, labels)
-    assert steps == [4] * one_gpu.WARM_UP
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    buffers = [state["momentum_buffer"] for state in optimizer.state.values()]
-    assert len(buffers) == 10 and not any(buffer.any() for buffer in buffers)
-
-
-# The sweep without its third round, on four ranks: that is the one which takes minutes.
-SHORTER_SWEEP = """
-import importlib
-
-sweep = importlib.import_module("benchmarks.sweep")
-if __name__ == "__main__":
-    sweep.RANKS = (1, 2)
-    sweep.main()
-"""
+# ---------------------------------------------------------------- single_process.py
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_one_thing_at_a_time(reader):
-    (reader.folder / "shorter.py").write_text(SHORTER_SWEEP)
-    command = "python shorter.py --repeats 1 --steps 1 --results results"
-    result = reader.run(command, timeout=350, PYTHONPATH=str(ROOT))
+def test_both_tables_of_one_process(reader):
+    flags = f"--data {reader.env['MNIST_ROOT']} --rounds 2 --steps 2 --batch-size 4"
+    result = reader.run(f"python -m benchmarks.single_process {flags} --results results")
     assert result.code == 0, result
-    results = json.loads((reader.folder / "results/sweep.json").read_text())
-    figures = results["milliseconds_per_step"]
-    assert list(figures) == ["batch", "width", "cap", "threads", "amp", "workers"]
-    assert figures["batch"]["120"].keys() == {"1", "2"}
-    findings = [line for line in result.out.splitlines() if line.startswith("2 ranks")]
-    assert len(findings) >= 2, "they stand above the tables"
-    assert (reader.folder / "results/sweep.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((reader.folder / "results/single_process.json").read_text())
+    tables = single_process.loop_table(results), single_process.way_table(results)
+    assert result.out == "{}\n\n{}\n".format(*tables) and results["dataset"] == "NOT MNIST"
+    assert list(results["loops"]) == list(single_process.LOOPS)
+    assert all(len(rounds) == 2 for rounds in results["loops"].values())
+    assert len(results["ways"]) == 4
+    for way in results["ways"].values():
+        assert len(way["seconds"]) == 3 and 0 < way["accuracy"] < 1
+        assert all(0 < data < whole for data, whole in zip(way["data"], way["seconds"]))
+
+
+def test_a_ratio_is_formed_within_a_round():
+    seconds = {"barest loop": [1.0, 2.0, 4.0], "other": [2.0, 2.0, 6.0]}
+    results = {"about": "", "steps": 1, "loops": seconds, "lap_microseconds": 1}
+    *_, line, _ = single_process.loop_table(results).splitlines()
+    assert line.split() == ["other", "2000.00", "1.50", "(1.25", "to", "1.75)"]
+
+
+def test_the_barest_loop_does_the_work_of_stage_1():
+    digits = common.digits(20)
+    models = []
+    for loop in ("bare", "stage 1"):
+        torch.manual_seed(0)
+        model = stage1.ConvNet()
+        optimizer, schedule = common.sgd_one_cycle(model, 0.1, 5)
+        torch.manual_seed(1)  # so that both draw the same order
+        if loop == "bare":
+            single_process.bare_loop(model, optimizer, schedule, digits, batch_size=4)
+        else:
+            batches = [digits.__getitems__(i) for i in torch.randperm(20).split(4)]
+            stage1.train_epoch(model, batches, optimizer, schedule, common.CPU)
+        models.append(model.state_dict().values())
+    assert all(map(torch.equal, *models))
+
+
+@pytest.mark.parametrize(
+    "version, operation",
+    {
+        "autocast to bf16": "aten::copy_",
+        "SGD(fused=True)": "aten::_fused_sgd_",
+        "SGD(foreach=True)": "aten::_foreach_add_",
+        "zero_grad(set_to_none=False)": "aten::zero_",
+        "loss.item() in every step": "aten::item",
+    }.items(),
+)
+def test_a_version_is_what_it_says(version, operation):
+    args = Namespace(batch_size=4, steps=2, rounds=1)
+    found = {}
+    for name in (single_process.BARE, version):
+        loop = single_process.prepare(common.digits(8), args, **single_process.LOOPS[name])
+        with torch.profiler.profile() as profile:
+            loop()
+        found[name] = {event.key: event.count for event in profile.key_averages()}
+    bare, changed = (found[name].get(operation, 0) for name in found)
+    assert changed > bare, "the version does what its name promises, the barest loop less of it"
+
+
+def test_the_demos_images_are_those_of_the_batched_loader(small_data):
+    train_set, _ = stage1.load_mnist(small_data)
+    demo = single_process.demo_loader(small_data).dataset
+    x, _ = stage1.to_device(*train_set.__getitems__(list(range(50))), common.CPU)
+    assert torch.equal(torch.stack([demo[i][0] for i in range(50)]), x)
+
+
+# ---------------------------------------------------------------- limit.py, sweep.py
+
+
+@pytest.mark.slow
+@LINUX
+@pytest.mark.parametrize("net", limit.NETS)
+def test_two_ranks_against_the_upper_bound(reader, net):
+    flags = f"--batch-size 4 --rounds 2 --steps 2 --net {net} --results results"
+    result = reader.run(f"python -m benchmarks.limit {flags}", timeout=150)
+    assert result.code == 0, result
+    (path,) = (reader.folder / "results").glob("limit-*.json")
+    versions = json.loads(path.read_text())["versions"]
+    assert result.out.endswith(f"{limit.table(versions)}\n") and list(versions) == list(
+        limit.VERSIONS
+    )
+    for rounds in versions.values():
+        parts = zip(*(rounds[part] for part in limit.PARTS))
+        assert all(sum(own) <= whole * 1.0001 for own, whole in zip(parts, rounds["total"]))
+
+
+def test_a_step_is_split_by_the_times_of_both_ranks():
+    phases = ("start", "data", "forward", "backward", "exposed", "optimizer")
+    first = list(zip(phases, (0.0, 0.001, 0.002, 0.004, 0.009, 0.010)))
+    second = list(zip(phases, (0.0, 0.001, 0.002, 0.006, 0.009, 0.010)))
+    split = limit.analyse([first], [second])
+    expected = {"total": 10, "waiting": 1, "averaging": 3, "computing": 6}
+    assert {part: value for part, (value,) in split.items()} == pytest.approx(expected)
+
+
+def test_sweep_forms_ratios_within_a_repeat_and_names_its_findings():
+    """1 rank takes 4 and 8 ms, 2 ranks 2 ms; but with 24 images both lose."""
+    repeats = []
+    for milliseconds in (4, 8):
+        seconds = {1: {}, 2: {}}
+        for name, values in sweep.SWEEPS.items():
+            for value in values:
+                seconds[1][name, value] = milliseconds / 1000
+                seconds[2][name, value] = 0.009 if value == 24 else 0.002
+        repeats.append(seconds)
+    results = {"about": "a computer"} | sweep.summary(repeats)
+    assert results["ratios"]["batch"]["60"]["2"] == [2, 4]
+    report = sweep.report(results)
+    assert "2 ranks lose at 24 images per step, win from 60" in report
+    assert "3.00 (2.00 to 4.00)" in report
+    assert sweep.spread([1.5]) == "1.50"
+
+
+def few_settings(steps):
+    """On a rank -> the sweep's seconds, with so few values that it takes seconds."""
+    sweep.SWEEPS = {"batch": [24, 240], "width": [1], "threads": [1, 2], "amp": ["off"]}
+    return sweep.sweep_on_rank(steps)
+
+
+@pytest.mark.slow
+def test_the_setting_of_the_stages_is_measured_once():
+    for seconds in common.on_ranks(2, few_settings, 1):
+        assert all(value > 0 for value in seconds.values()) and len(seconds) == 6
+        own = [("batch", 240), ("width", 1), ("threads", 1), ("amp", "off")]
+        assert len({seconds[key] for key in own}) == 1
+
+
+# ---------------------------------------------------------------- restarts.py
+
+
+def test_a_try_without_end_counts_as_hung_and_leaves_no_process():
+    """The bound is shorter than any start."""
+    assert restarts.one_try(2, "0", bound=1.5)["end"] == "hung"
+    left = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    assert not [line for line in left if "restarts.py" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_with_a_store_for_each_attempt_the_ranks_come_back(nodes):
+    assert restarts.one_try(nodes, "1", bound=150) == {"end": "came back", "attempts": 2}
+
+
+def test_the_table_counts_ends_and_attempts():
+    ends = [("came back", 2), ("came back", 3), ("failed", 2), ("hung", 3)]
+    tries = [{"end": end, "attempts": attempts} for end, attempts in ends]
+    *_, line = restarts.table({"one node": tries}).splitlines()
+    assert line.split()[2:] == ["4", "2", "1", "1", "1", "1"]
+
+
+# ---------------------------------------------------------------- run_all.py
 
 
 def test_every_command_of_the_page_is_run_and_only_its_own_output_replaced(tmp_path, monkeypatch):
-    text = "# Page\n\n```sh\npython a.py --data data\n```\n\n```\nold\n```\n\n"
-    page = tmp_path / "README.md"
-    page.write_text(text + text.replace("a.py", "b.py") + "the end\n")
-    (tmp_path / "b.py").write_text("import sys; print('new', *sys.argv[1:])  # \"--results\"\n")
+    text = "# Page\n\n```sh\npython -m benchmarks.a --data data\n```\n\n```\nold\n```\n\n"
+    page, script = tmp_path / "README.md", tmp_path / "benchmarks/b.py"
+    page.write_text(text + text.replace(".a", ".b") + "the end\n")
+    script.parent.mkdir()
+    script.write_text("import sys; print('new', *sys.argv[1:])\n")
     monkeypatch.setattr(run_all, "ROOT", tmp_path)
     monkeypatch.setattr(run_all, "PAGE", page)
     monkeypatch.setattr(sys, "argv", ["run_all.py", "--only", "b", "--data", "/elsewhere"])
     assert run_all.main() == 0
-    new = text.replace("a.py", "b.py")
+    new = text.replace(".a", ".b")
     new = new.replace("old", "new --data /elsewhere --results benchmarks/results")
     assert page.read_text() == text + new + "the end\n"
-    (tmp_path / "b.py").write_text("print('half'); raise SystemExit(1)")
+    script.write_text("print('half'); raise SystemExit(1)")
     assert run_all.main() == 1, "a failure is reported"
     assert page.read_text() == text + new + "the end\n", "and its output is not put on the page"
-
-
-@pytest.mark.slow
-@LINUX
-def test_two_ranks_against_their_limit(reader):
-    rows = bench(reader, "limit.py --batch-size 4 --rounds 2 --steps 2")
-    page = (ROOT / "benchmarks/README.md").read_text()
-    assert len(rows) == 11 and all(f"\n{row}" in page.replace("\n  ", "\n") for row in rows[2:])
-
-
-@LINUX
-def test_bad_flags_of_a_benchmark(reader):
-    result = reader.run(f"python {ROOT}/benchmarks/limit.py --batch-size 3")
-    assert result.code == 2 and "has to be even" in result.err, result

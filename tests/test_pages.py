@@ -59,7 +59,10 @@ def test_scripts_and_flags_in_commands_exist(page):
             source = path.read_text()
             own = re.split(r" -- | [\w./]+\.py\b", command.partition(script)[2])[0]
             flags = re.findall(r"(?<= )--[a-z-]+", own)
-            assert all(f'"{flag}"' in source or flag == "--help" for flag in flags), command
+            # A benchmark's common flags are named as the arguments of common.flags().
+            keys = {flag: f"{flag[2:].replace('-', '_')}=" for flag in flags}
+            named = [f'"{flag}"' in source or keys[flag] in source for flag in flags]
+            assert all(named) or flags == ["--help"], command
         for target in re.findall(r"^make ([\w-]+)", command):
             assert re.search(rf"^{target}:", read("Makefile"), re.MULTILINE), command
 
@@ -91,23 +94,33 @@ def test_a_committed_record_is_whole(path):
 
 
 def test_the_benchmarks_page_shows_its_results():
-    page = "benchmarks/README.md"
-    assert "to be measured" not in read(page)
-    limit = importlib.import_module("benchmarks.limit")
-    for batch in (120, 240):
-        measured = json.loads((RESULTS / f"limit-{batch}.json").read_text())
-        assert shows(page, limit.table(measured["versions"]))
-    sweep = importlib.import_module("benchmarks.sweep")
-    measured = json.loads((RESULTS / "sweep.json").read_text())
-    by_ranks = {
-        name: {value: {int(n): ms for n, ms in row.items()} for value, row in rows.items()}
-        for name, rows in measured["milliseconds_per_step"].items()
+    """Each block is what its script makes of the committed figures."""
+    page = read("benchmarks/README.md")
+    blocks = [text for language, text in fenced(page) if language == ""]
+    names = ("limit", "sweep", "scaling", "timeline", "single_process", "restarts", "equality")
+    module = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
+    results = {
+        path.stem: json.loads(path.read_text())
+        for path in (ROOT / "benchmarks/results").glob("*")
+        if path.suffix == ".json"
     }
-    assert shows(page, sweep.tables(by_ranks))
-    scaling = importlib.import_module("benchmarks.scaling")
-    measured = json.loads((RESULTS / "scaling.json").read_text())
-    measured["ranks"] = {int(n): found for n, found in measured["ranks"].items()}
-    assert shows(page, "\n".join(scaling.measured_table(measured)))
+    for name in ("limit-120", "limit-240", "limit-wide_net-120"):
+        table = module["limit"].table(results[name]["versions"])
+        assert f"{results[name]['about']}\n{table}\n" in blocks, name
+    assert f"{module['sweep'].report(results['sweep'])}\n" in blocks
+    scaling = results["scaling"]
+    scaling["ranks"] = {int(n): found for n, found in scaling["ranks"].items()}
+    assert f"{module['scaling'].table(scaling)}\n" in blocks
+    timeline = module["timeline"].report(results["buckets"])
+    assert f"{results['buckets']['about']}\n{timeline}\n" in blocks
+    single = results["single_process"]
+    tables = module["single_process"].loop_table(single), module["single_process"].way_table(single)
+    assert "{}\n\n{}\n".format(*tables) in blocks
+    restarts = results["restarts"]
+    assert f"{restarts['about']}\n{module['restarts'].table(restarts['cases'])}\n" in blocks
+    equality = results["equality"]
+    table = module["equality"].common.table(equality["titles"], equality["rows"])
+    assert f"{equality['about']}\n{table}\n" in blocks
 
 
 OUTPUTS = {

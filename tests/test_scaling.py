@@ -1,10 +1,10 @@
-"""Stage 5's prediction: its formulas against the ring from scratch, and the script itself."""
+"""The prediction: its formulas against the ring from scratch, its fits, and the script itself."""
 
 import importlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 scaling = importlib.import_module("benchmarks.scaling")
@@ -12,9 +12,9 @@ from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 ALPHA, BETA = 3e-6, 2e9
 COUNTS = st.integers(1, 40)
-SIZES = st.lists(st.floats(1, 1e9), min_size=1, max_size=9)
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 1000))
 def test_the_ring_costs_what_its_messages_cost(n, chunk):
     steps = from_scratch.schedule(0, n)
@@ -22,7 +22,7 @@ def test_the_ring_costs_what_its_messages_cost(n, chunk):
     assert scaling.ring(n, n * chunk, ALPHA, BETA) == pytest.approx(seconds)
 
 
-def test_star_and_tree_cost_what_their_messages_cost():
+def test_naive_and_tree_cost_what_their_messages_cost():
     size = 1000
     for n in (1, 2, 3, 4, 8, 9):
         levels = sum(1 for level in range(10) if 2**level < n)  # of a tree with n ranks
@@ -35,30 +35,7 @@ def test_star_and_tree_cost_what_their_messages_cost():
     assert scaling.ring(1, size, ALPHA, BETA) == 0
 
 
-@given(st.floats(0.001, 100), SIZES, st.floats(1e-12, 1e-6))
-def test_overlap_is_never_better_than_the_last_bucket_nor_worse_than_none(backward, sizes, each):
-    def all_reduce(size):
-        return each * size
-
-    found = scaling.exposed(backward, sizes, all_reduce)
-    total, last = sum(map(all_reduce, sizes)), all_reduce(sizes[-1])
-    assert last - 1e-9 * backward <= found + 1e-9 and found <= total + 1e-9 * (backward + total)
-    if len(sizes) == 1:
-        assert found == pytest.approx(total), "with one bucket nothing can overlap"
-
-
-def test_overlap_hides_all_but_the_last_bucket_if_the_network_is_quick():
-    assert scaling.exposed(10.0, [1.0] * 5, lambda size: 0.1) == pytest.approx(0.1)
-    assert scaling.exposed(10.0, [1.0] * 5, lambda size: 4.0) == pytest.approx(2 + 5 * 4.0 - 10)
-
-
-@given(st.integers(1, 2**30))
-def test_buckets_hold_all_bytes(size):
-    buckets = scaling.buckets_of(size)
-    assert sum(buckets) == size and buckets[0] <= 2**20
-    assert all(0 < bucket <= 25 * 2**20 for bucket in buckets)
-
-
+@settings(deadline=None)
 @given(st.floats(0, 10), st.floats(1e-9, 10))
 def test_a_line_is_found_again(a, b):
     xs = [1.0, 10.0, 100.0, 1000.0]
@@ -96,20 +73,12 @@ def test_ranks_that_share_cores_take_turns():
 
 @pytest.mark.slow
 def test_the_script(reader):
-    result = reader.run("python benchmarks/scaling.py --ranks 2 --rounds 2 --steps 2 --results r")
+    flags = "--ranks 2 --rounds 2 --steps 2 --results r"
+    result = reader.run(f"python -m benchmarks.scaling {flags}")
     assert result.code == 0, result
-    lines = result.out.splitlines()
-    assert any(line.startswith("largest error:") for line in lines)
-    assert any(line.startswith("PROJECTION") for line in lines)
     results = json.loads((reader.folder / "r/scaling.json").read_text())
+    assert result.out == f"{scaling.table(results | {'ranks': {2: results['ranks']['2']}})}\n"
     (rows,) = [found["rows"] for found in results["ranks"].values()]
     assert [row["batch"] for row in rows] == scaling.BATCHES
     assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.AMID}
     assert (reader.folder / "r/scaling.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("flags", ["--ranks 1", "--ranks 7", "--rounds 1"])
-def test_bad_flags(called, flags):
-    result = called("benchmarks/scaling.py", flags)
-    assert result.code == 2 and "Traceback" not in result.err, result
-    assert result.out == "", "nothing was run"
