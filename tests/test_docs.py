@@ -1,0 +1,198 @@
+"""The blocks on README, the stages' pages and docs/, by the comment above them, and their words.
+
+<!-- run -->               a sh or python block, run from the repository's root as a reader would
+<!-- run on 2 ranks -->    a python block, started by torchrun
+<!-- prints -->            lines that the last block that was run has printed
+<!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
+<!-- diff PATH PATH -->    the difference of two scripts, from their main() on
+"""
+
+import difflib
+import json
+import re
+import shlex
+import statistics
+import textwrap
+
+import pytest
+import torch
+from conftest import ROOT, STAGES, free_port
+from test_minimal import SAME_ORDER
+
+import compare
+
+PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+MARKED = re.compile(r"^<!-- ([^\n]+) -->\n\n```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def marked(kind):
+    """(page, what stands after the kind, language, text) of all marked blocks of a kind."""
+    blocks = []
+    for page in PAGES:
+        for number, (mark, language, text) in enumerate(MARKED.findall(page.read_text())):
+            if mark.split()[0] == kind:
+                name = f"{page.relative_to(ROOT)}-{number}"
+                value = (page, mark.removeprefix(kind).strip(), language, text)
+                blocks.append(pytest.param(*value, id=name))
+    return blocks
+
+
+def what_it_prints(page, text):
+    """The lines of the <!-- prints --> block that comes next after a block, if there is one."""
+    blocks = MARKED.findall(page.read_text())
+    place = [block[2] for block in blocks].index(text) + 1
+    follows = place < len(blocks) and blocks[place][0] == "prints"
+    return blocks[place][2].splitlines() if follows else []
+
+
+@pytest.mark.parametrize(("page", "how", "language", "text"), marked("run"))
+def test_a_block_runs(reader, page, how, language, text):
+    (reader.folder / "docs").symlink_to(ROOT / "docs")
+    lines = what_it_prints(page, text)
+    if language == "python":
+        (reader.folder / "block.py").write_text(text)
+        ranks = re.fullmatch(r"on (\d) ranks", how)
+        torchrun = f"torchrun --standalone --nproc-per-node {ranks[1]}" if ranks else "python"
+        command = f"{torchrun} block.py"
+    else:
+        for port in set(re.findall(r"\b295\d\d\b", text)):  # two tests may run at the same time
+            text = text.replace(port, str(free_port()))
+        command = f"bash -ec {shlex.quote(text)}"
+    result = reader.run(command, OMP_NUM_THREADS="1")
+    assert result.code == 0, result
+    for line in lines:
+        assert line in result.out.splitlines(), result
+
+
+@pytest.mark.parametrize(("page", "path", "language", "text"), marked("from"))
+def test_quoted_lines_are_in_the_file(page, path, language, text):
+    quoted, source = textwrap.dedent(text).splitlines(), (ROOT / path).read_text().splitlines()
+    indent = "|".join({" " * (len(line) - len(line.lstrip())) for line in source} | {""})
+    rest = "\n".join(source) + "\n"
+    for part in "\n".join(quoted).split("\n...\n"):
+        lines = [re.escape(line) if line else "" for line in part.splitlines()]
+        spaces = [r"(?P=indent)" if line else "" for line in lines]
+        pattern = rf"^(?P<indent>{indent}){lines[0]}\n"
+        pattern += "".join(f"{space}{line}\n" for space, line in zip(spaces[1:], lines[1:]))
+        found = re.search(pattern, rest, re.MULTILINE)
+        assert found, f"not in {path}, or not in this order:\n{part}"
+        rest = rest[found.end() :]
+
+
+@pytest.mark.parametrize(("page", "paths", "language", "text"), marked("diff"))
+def test_a_quoted_difference_is_that_of_the_files(page, paths, language, text):
+    assert language == "diff" and text == difference(*paths.split())
+
+
+def difference(before, after):
+    """What to quote: unified, with a line of context, from main() on."""
+    sources = [(ROOT / path).read_text().splitlines() for path in (before, after)]
+    bodies = [lines[lines.index("def main():") :] for lines in sources]
+    return "\n".join(list(difflib.unified_diff(*bodies, n=1, lineterm=""))[2:]) + "\n"
+
+
+# ---------------------------------------------------------------- a script of one's own
+
+
+def test_one_rank_of_the_adapted_script_trains_the_weights_of_the_plain_one(reader):
+    (reader.folder / "sitecustomize.py").write_text(SAME_ORDER)
+    trained = []
+    for launcher, script in (("python", "before"), ("torchrun --standalone", "after")):
+        command = f"{launcher} {ROOT}/docs/examples/adapt_{script}.py"
+        result = reader.run(command, PYTHONPATH=str(reader.folder), OMP_NUM_THREADS="1")
+        assert result.code == 0, result
+        weights = torch.load(reader.folder / "regression.pt", weights_only=True)
+        trained.append((result.out, weights))
+    assert trained[0][0] == trained[1][0] and "on 2000 points" in trained[0][0]
+    assert trained[0][1].keys() == trained[1][1].keys()
+    assert all(torch.equal(trained[0][1][name], trained[1][1][name]) for name in trained[0][1])
+
+
+def test_three_ranks_of_the_adapted_script_count_each_point_once(reader):
+    script = f"{ROOT}/docs/examples/adapt_after.py"
+    result = reader.run(f"torchrun --standalone --nproc-per-node 3 {script}", OMP_NUM_THREADS="1")
+    assert result.code == 0, result
+    epochs = re.findall(r"epoch (\d): error ([\d.]+) on 2000 points", result.out)
+    assert [int(epoch) for epoch, _ in epochs] == list(range(len(epochs))), "one rank prints"
+    assert float(epochs[-1][1]) < 0.0105 and (reader.folder / "regression.pt").exists()
+
+
+def test_the_examples_are_short():
+    for name, lines in (("before", 60), ("after", 80)):
+        script = ROOT / f"docs/examples/adapt_{name}.py"
+        assert len(script.read_text().splitlines()) <= lines
+
+
+# ---------------------------------------------------------------- words and figures
+
+TERMS = """multi-GPU; multi-node; single-node; throughput; speedup; latency; bandwidth; straggler;
+oversubscription; effective batch size; gradient accumulation; linear scaling rule; GIL; NCCL; gloo;
+weak and strong scaling; fault tolerance; checkpoint; resume; reproducibility; FSDP; ZeRO; hook;
+torch.compile; NCCL watchdog; address already in use; shard; rank; local rank; world size; bucket;
+collective; all-reduce; exposed communication; rendezvous; upper bound; ring all-reduce; node;
+alpha-beta model; root cause; SyncBatchNorm; GradScaler; DDP; DataParallel; torchrun"""
+
+
+def test_the_glossary_has_the_terms_in_alphabetical_order():
+    found = re.findall(r"^## (.+)$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert found == sorted(found, key=str.lower)
+    terms = {term.strip().lower() for term in TERMS.replace("\n", " ").split(";")}
+    assert not terms - {term.lower() for term in found}
+
+
+WORDS = {  # of the left column of the table of words: what to write in their place
+    r"rooms?|ladder|house|your door": "stage, repository",
+    r"deals?|dealt|(?:a|its|their|the|equal) shares?\b(?! of the bound)": "shard, split",
+    r"talks?|tells?|told|one voice": "communicate, send, print, report",
+    r"by hand": "from scratch",
+    r"twins?": "upper bound",
+    r"guilty|victims?": "root cause, rank that waited",
+    r"(?<!global )interpreter lock": "GIL (global interpreter lock)",
+    r"star": "naive all-reduce through rank 0",
+    r"plays a device": "stands in for a device",
+    r"(?<!also called )hosts?": "node",
+    r"messages in a row": "sequential steps",
+    r"awake": "busy waiting",
+}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_words_are_those_of_the_field(page):
+    prose = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", "", page.read_text(), flags=re.DOTALL)
+    for words, better in WORDS.items():
+        found = re.search(rf".*\b(?:{words})\b.*", prose, re.IGNORECASE)
+        assert not found, f"better: {better}: {found[0]}"
+
+
+def test_figures_of_the_timings_page():
+    page = " ".join((ROOT / "docs/reading_timings.md").read_text().split())
+    for batch, place in ((120, "0.75 of its speed with 120"), (240, "0.82 with 240")):
+        measured = json.loads((ROOT / f"benchmarks/results/limit-{batch}.json").read_text())
+        versions = measured["versions"]
+        bound = versions["no communication (upper bound)"]["total"]
+        own = versions["broadcast_buffers=False"]["total"]
+        part = statistics.median(limit / step for limit, step in zip(bound, own))
+        assert place in page and place.startswith(f"{part:.2f}")
+
+
+def test_repeats_of_a_stage_compute_the_same():
+    for name, runs in compare.read_folder(ROOT / "docs/timings/cpu-2-cores").items():
+        results = [[(e["loss"], e["test"]) for e in run["history"]] for run in runs]
+        assert results == [results[0]] * len(results), name
+
+
+def test_every_page_of_docs_is_in_the_index():
+    index = (ROOT / "docs/README.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name}" in index, page.name
+
+
+def test_quoted_blocks_are_marked_on_the_pages_that_show_code():
+    """A python block on docs/ is run, or quoted from a file; the others are listed here."""
+    sketches = {"adapt.md": 1}  # gradient accumulation: needs a model and batches
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text()
+        blocks = text.count("\n```python\n")
+        checked = sum(language == "python" for _, language, _ in MARKED.findall(text))
+        assert blocks - checked == sketches.get(page.name, 0), page.name
