@@ -4,7 +4,9 @@
 <!-- run on 2 ranks -->    a python block, started by torchrun
 <!-- prints -->            lines that the last block that was run has printed
 <!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
-<!-- diff PATH PATH -->    the difference of two scripts, from their main() on
+<!-- diff PATH PATH -->    the difference of two scripts without their docstrings
+
+A PATH is relative to the page or to the repository's root.
 """
 
 import difflib
@@ -23,7 +25,7 @@ import compare
 
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-MARKED = re.compile(r"^<!-- ([^\n]+) -->\n\n```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def marked(kind):
@@ -59,7 +61,7 @@ def test_a_block_runs(reader, page, how, language, text):
         for port in set(re.findall(r"\b295\d\d\b", text)):  # two tests may run at the same time
             text = text.replace(port, str(free_port()))
         command = f"bash -ec {shlex.quote(text)}"
-    result = reader.run(command, OMP_NUM_THREADS="1")
+    result = reader.run(command, timeout=170, OMP_NUM_THREADS="1")  # short of pytest's own limit
     assert result.code == 0, result
     for line in lines:
         assert line in result.out.splitlines(), result
@@ -67,7 +69,8 @@ def test_a_block_runs(reader, page, how, language, text):
 
 @pytest.mark.parametrize(("page", "path", "language", "text"), marked("from"))
 def test_quoted_lines_are_in_the_file(page, path, language, text):
-    quoted, source = textwrap.dedent(text).splitlines(), (ROOT / path).read_text().splitlines()
+    quoted = textwrap.dedent(text).splitlines()
+    source = file_of(page, path).read_text().splitlines()
     indent = "|".join({" " * (len(line) - len(line.lstrip())) for line in source} | {""})
     rest = "\n".join(source) + "\n"
     for part in "\n".join(quoted).split("\n...\n"):
@@ -82,14 +85,20 @@ def test_quoted_lines_are_in_the_file(page, path, language, text):
 
 @pytest.mark.parametrize(("page", "paths", "language", "text"), marked("diff"))
 def test_a_quoted_difference_is_that_of_the_files(page, paths, language, text):
-    assert language == "diff" and text == difference(*paths.split())
+    assert language == "diff"
+    assert text == difference(*(file_of(page, path) for path in paths.split()))
+
+
+def file_of(page, path):
+    beside = page.parent / path
+    return beside if beside.exists() else ROOT / path
 
 
 def difference(before, after):
-    """What to quote: unified, with a line of context, from main() on."""
-    sources = [(ROOT / path).read_text().splitlines() for path in (before, after)]
-    bodies = [lines[lines.index("def main():") :] for lines in sources]
-    return "\n".join(list(difflib.unified_diff(*bodies, n=1, lineterm=""))[2:]) + "\n"
+    """What a page quotes: the lines that differ, and an empty line between places."""
+    sources = [path.read_text().partition('"""\n\n')[2].splitlines() for path in (before, after)]
+    lines = list(difflib.unified_diff(*sources, n=0, lineterm=""))[3:]
+    return "".join("\n" if line.startswith("@@") else f"{line}\n" for line in lines)
 
 
 # ---------------------------------------------------------------- a script of one's own
@@ -151,13 +160,13 @@ WORDS = {  # of the left column of the table of words: what to write in their pl
     r"(?<!global )interpreter lock": "GIL (global interpreter lock)",
     r"star": "naive all-reduce through rank 0",
     r"plays a device": "stands in for a device",
-    r"(?<!also called )hosts?": "node",
+    r"(?<!also called )(?<!shares its )hosts?": "node",
     r"messages in a row": "sequential steps",
     r"awake": "busy waiting",
 }
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_words_are_those_of_the_field(page):
     prose = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", "", page.read_text(), flags=re.DOTALL)
     for words, better in WORDS.items():
