@@ -34,19 +34,22 @@ def shows(page, text):
     return any(f" {wanted} " in f" {' '.join(figures(code))} " for _, code in fenced(read(page)))
 
 
+def anchor(title):
+    """The part of a link after the #, as GitHub makes it from a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", prose):
         if "://" not in link:
-            target, _, anchor = link.partition("#")
+            target, _, fragment = link.partition("#")
             found = page.parent / target if target else page
             assert found.exists(), link
-            if anchor:
+            if fragment:
                 titles = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
-                assert anchor in {
-                    re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles
-                }, link
+                assert fragment in {anchor(title) for title in titles}, link
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

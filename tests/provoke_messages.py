@@ -1,0 +1,655 @@
+"""Provoke the messages and symptoms on docs/messages.md: a few lines each, on CPUs, with gloo.
+
+    python tests/provoke_messages.py                  print the names
+    python tests/provoke_messages.py unused_parameter crossed_all_reduces
+
+Prints under each name what its processes print. A case takes two ranks, or one process.
+"""
+
+import argparse
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch._dynamo  # DDP imports it: once here, not once in each rank
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, get_worker_info
+
+ROOT = Path(__file__).resolve().parent.parent
+CASES = {}  # name -> (function, number of ranks or 0 without a process group, seconds of timeout)
+AT_A_TIME = 4  # most cases wait for a timeout
+
+
+def alone(function):
+    """A case in one process, without a process group."""
+    CASES[function.__name__] = function, 0, 0
+    return function
+
+
+def launches(function):
+    """A case that starts torchrun, or processes by mp.spawn: it takes longer."""
+    return alone(function)
+
+
+def two_ranks(function):
+    """A case on two ranks, of which none should have to wait."""
+    CASES[function.__name__] = function, 2, 60
+    return function
+
+
+def one_waits(function):
+    """A case on two ranks, of which one waits until the timeout of its process group."""
+    CASES[function.__name__] = function, 2, 5
+    return function
+
+
+# ---------------------------------------------------------------- start-up
+
+
+@alone
+def no_group():
+    dist.all_reduce(torch.ones(1))
+
+
+@alone
+def no_environment():
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    dist.init_process_group("gloo")
+
+
+@two_ranks
+def second_init(rank):
+    dist.init_process_group("gloo")
+
+
+@alone
+def port_in_use():
+    first = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    dist.TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False)
+
+
+@alone
+def rank_missing():
+    dist.TCPStore("127.0.0.1", 0, world_size=2, is_master=True, timeout=timedelta(seconds=2))
+
+
+@alone
+def nccl_without_gpus():
+    store = dist.HashStore()
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
+
+
+@launches
+def local_rank_argument():
+    shell("python -m torch.distributed.launch --nproc-per-node 1 04_ddp_torchrun/train.py")
+
+
+@launches
+def threads_of_torchrun():
+    shell("torchrun --standalone --nproc-per-node 2 --no-python sh -c 'echo $OMP_NUM_THREADS'")
+
+
+# ---------------------------------------------------------------- rendezvous
+
+
+@launches
+def endpoint_nobody():
+    shell(torchrun_at_endpoint("is_host=0,read_timeout=2"))
+
+
+@launches
+def node_missing():
+    shell(torchrun_at_endpoint("join_timeout=2"))
+
+
+def torchrun_at_endpoint(settings):
+    meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()} --rdzv-conf {settings}"
+    return f"torchrun --nnodes 2 {meet} 05_multinode/train.py"
+
+
+@alone
+def store_nobody():
+    dist.TCPStore("127.0.0.1", free_port(), is_master=False, timeout=timedelta(seconds=2))
+
+
+@alone
+def unknown_name():
+    dist.TCPStore("no-such-node.invalid", 29500, is_master=False, timeout=timedelta(seconds=2))
+
+
+@alone
+def interface_missing():
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth7"
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+@alone
+def stale_store():
+    """Ranks that ended leave their addresses in the store, and a new rank 1 calls them."""
+    path = tempfile.mkdtemp() + "/store"
+    for rank in (0, 1):
+        fork(join_and_leave, path, rank)
+    for process in multiprocessing.active_children():
+        process.join()
+    join_and_leave(path, 1)
+
+
+def join_and_leave(path, rank):
+    store = dist.FileStore(path, 3)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    dist.barrier()
+
+
+# ---------------------------------------------------------------- ranks that wait, ranks that die
+
+
+@one_waits
+def one_rank_calls(rank):
+    if rank == 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        asleep(rank)
+
+
+@one_waits
+def evaluation_on_rank_0(rank):
+    x = torch.ones(4, 2)
+    with_buffers = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))).eval()
+    without = DistributedDataParallel(nn.Linear(2, 2)).eval()
+    if rank == 0:
+        with torch.no_grad():
+            call("ddp_model(x) without buffers", without, x)
+            call("ddp_model.module(x) with BatchNorm", with_buffers.module, x)
+            call("ddp_model(x) with BatchNorm", with_buffers, x)
+    else:
+        asleep(rank)
+
+
+@one_waits
+def unequal_batches(rank):
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    batches = 3 if rank == 0 else 2
+
+    def epoch():
+        for _ in range(batches):
+            model(torch.ones(4, 2)).mean().backward()
+
+    with Join([model]):
+        call(f"rank {rank}: {batches} batches with Join", epoch)
+    call(f"rank {rank}: {batches} batches without Join", epoch)
+    asleep(rank)
+
+
+@two_ranks
+def rank_died(rank):
+    if rank == 1:
+        os._exit(0)
+    dist.all_reduce(torch.ones(1))
+
+
+@one_waits
+def monitored_barrier(rank):
+    if rank == 0:
+        dist.monitored_barrier(timeout=timedelta(seconds=3), wait_all_ranks=True)
+    else:
+        asleep(rank)
+
+
+@two_ranks
+def crossed_all_reduces(rank):
+    a, b = torch.ones(1), 10 * torch.ones(1)
+    for tensor in (a, b) if rank == 0 else (b, a):
+        dist.all_reduce(tensor)
+    print(f"rank {rank}: a = {a.item():.0f}, b = {b.item():.0f}")
+
+
+@two_ranks
+def other_shapes(rank):
+    dist.all_reduce(torch.ones(4 if rank == 0 else 400))
+
+
+@two_ranks
+def other_shapes_detail(rank):
+    detail_group(rank)
+    dist.all_reduce(torch.ones(4 if rank == 0 else 400))
+
+
+@two_ranks
+def ddp_detail(rank):
+    detail_group(rank)
+    DistributedDataParallel(nn.Linear(2, 2))
+
+
+def detail_group(rank):
+    """A process group under TORCH_DISTRIBUTED_DEBUG=DETAIL, in the place of the one there is."""
+    dist.destroy_process_group()
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    store = dist.FileStore(os.environ["STORE"] + "-detail", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+
+@launches
+def signal_9():
+    worker = 'import os, time; os.environ["RANK"] == "0" or os.kill(os.getpid(), 9); time.sleep(60)'
+    shell(f"torchrun --standalone --nproc-per-node 2 --no-python python -c '{worker}'")
+
+
+@launches
+def spawned_rank_raises():
+    run_script("def train(rank): 1 / (1 - rank)", GUARDED)
+
+
+@launches
+def spawned_rank_killed():
+    run_script("def train(rank): os.kill(os.getpid(), 9) if rank else time.sleep(60)", GUARDED)
+
+
+# ---------------------------------------------------------------- DistributedDataParallel
+
+
+@two_ranks
+def unused_parameter(rank):
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "INFO"
+    dist.set_debug_level_from_env()
+    layers = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
+    layers.forward = lambda x: layers["used"](x)
+    model = DistributedDataParallel(layers)
+    for _ in range(2):
+        model(torch.ones(4, 2)).mean().backward()
+
+
+@two_ranks
+def ready_twice(rank):
+    layer = nn.Linear(2, 2)
+    layer.forward = lambda x: checkpoint(nn.Linear.forward, layer, x, use_reentrant=True)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), layer, layer))
+    model(torch.ones(4, 2)).mean().backward()
+
+
+@two_ranks
+def attribute_of_the_model(rank):
+    model = nn.Linear(2, 2)
+    model.classes = 2
+    ddp_model = DistributedDataParallel(model)
+    print(ddp_model.module.classes)
+    print(ddp_model.classes)
+
+
+@two_ranks
+def all_frozen(rank):
+    DistributedDataParallel(nn.Linear(2, 2).requires_grad_(False))
+
+
+@two_ranks
+def other_models(rank):
+    DistributedDataParallel(nn.Sequential(*[nn.Linear(2, 2)] * 1, *[nn.Linear(2, 2)] * rank))
+
+
+@two_ranks
+def syncbatchnorm_on_cpu(rank):
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)))
+    model(torch.ones(4, 2))
+
+
+@two_ranks
+def flag_without_need(rank):
+    model = DistributedDataParallel(nn.Linear(2, 1), find_unused_parameters=True)
+    for _ in range(3):
+        model(torch.ones(4, 2)).mean().backward()
+
+
+@two_ranks
+def device_ids_on_cpu(rank):
+    DistributedDataParallel(nn.Linear(2, 2), device_ids=[rank])
+
+
+# ---------------------------------------------------------------- wrong without a message
+
+
+@alone
+def no_set_epoch():
+    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
+    print("without set_epoch:", *[list(sampler) for epoch in range(3)])
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        print(f"set_epoch({epoch}):", list(sampler))
+
+
+@alone
+def padded_evaluation():
+    right = torch.ones(10)
+    right[9] = 0
+    padded, dropped = (
+        torch.cat([right[list(shard(10, rank, drop))] for rank in range(4)]) for drop in (0, 1)
+    )
+    print(f"true accuracy {right.mean():.1%}, padded {padded.mean():.1%}")
+    print(f"drop_last {dropped.mean():.1%}, padded count / 10 images {padded.sum() / 10:.0%}")
+    for ranks in (2, 3, 4, 7, 8):
+        total = sum(len(DistributedSampler(range(10_000), ranks, rank)) for rank in range(ranks))
+        print(f"10,000 test images on {ranks} ranks: {total:,} counted")
+
+
+def shard(images, rank, drop):
+    return DistributedSampler(range(images), 4, rank, shuffle=False, drop_last=bool(drop))
+
+
+@two_ranks
+def mean_of_means(rank):
+    losses = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0] if rank == 0 else [0.0, 1.0])
+    mean = losses.mean()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    total = torch.tensor([losses.sum(), len(losses)])
+    dist.all_reduce(total)
+    if rank == 0:
+        print(f"rank 0 alone: {losses.mean():.3f}, mean of the means: {mean:.3f}", end=", ")
+        print(f"sum / count: {total[0] / total[1]:.3f}")
+
+
+@two_ranks
+def same_random_numbers(rank):
+    torch.manual_seed(42)
+    print_of_all(rank, "manual_seed(42)", torch.rand(1))
+    torch.manual_seed(42 + rank)
+    print_of_all(rank, "manual_seed(42 + rank)", torch.rand(1))
+
+
+@two_ranks
+def past_the_wrapper(rank):
+    bare = nn.Linear(1, 1)
+    model = DistributedDataParallel(bare)
+    for name, function in (("model.module(x)", model.module), ("model(x)", model)):
+        bare.zero_grad()
+        function(torch.full((1, 1), 1.0 + rank)).sum().backward()
+        print_of_all(rank, f"gradient after {name}", bare.weight.grad.flatten())
+
+
+@two_ranks
+def unfrozen_later(rank):
+    bare = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    nn.init.ones_(bare[0].weight), nn.init.ones_(bare[1].weight)
+    bare[0].requires_grad_(False)
+    model = DistributedDataParallel(bare)
+    bare[0].requires_grad_(True)
+    model(torch.full((1, 1), 1.0 + rank)).sum().backward()
+    print_of_all(rank, "gradient of the layer unfrozen after wrapping", bare[0].weight.grad[0])
+    print_of_all(rank, "gradient of the other layer", bare[1].weight.grad[0])
+
+
+@alone
+def batch_per_rank():
+    data = TensorDataset(torch.arange(60_000))
+    for ranks in (1, 2, 4):
+        sampler = DistributedSampler(data, ranks, 0)
+        steps = len(DataLoader(data, batch_size=32, sampler=sampler))
+        print(f"batch_size=32 on {ranks} rank(s): {32 * ranks} images per step, {steps} steps")
+
+
+@alone
+def clipped_while_scaled():
+    weight = nn.Parameter(torch.ones(3))
+    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu")
+    for unscale in (False, True):
+        optimizer.zero_grad()
+        scaler.scale((3 * weight).sum()).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_([weight], 1.0)
+        print(f"unscale_ before: {unscale}, norm that clip_grad_norm_ sees: {norm:.1f}")
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+@two_ranks
+def keys_of_the_wrapper(rank):
+    saved = DistributedDataParallel(nn.Linear(2, 2)).state_dict()
+    nn.Linear(2, 2).load_state_dict(saved)
+
+
+@alone
+def keys_of_compile():
+    nn.Linear(2, 2).load_state_dict(torch.compile(nn.Linear(2, 2)).state_dict())
+
+
+@alone
+def weights_only():
+    path = tempfile.mkdtemp() + "/model.pt"
+    torch.save({"args": argparse.Namespace(lr=0.1), "weight": torch.ones(1)}, path)
+    torch.load(path)
+
+
+@alone
+def half_a_file():
+    path = Path(tempfile.mkdtemp(), "model.pt")
+    torch.save(nn.Linear(100, 100).state_dict(), path)
+    whole = path.read_bytes()
+    for size in (100, len(whole) // 2):
+        path.write_bytes(whole[:size])
+        call(f"{size} of {len(whole)} bytes", torch.load, path)
+
+
+@alone
+def no_folder():
+    torch.save({}, "no-such-folder/model.pt")
+
+
+@two_ranks
+def load_before_save(rank):
+    path = Path(os.environ["STORE"] + ".pt")
+    if rank == 0:
+        time.sleep(1)  # a large model
+        torch.save({}, path)
+    else:
+        torch.load(path)
+
+
+# ---------------------------------------------------------------- data
+
+
+@alone
+def data_missing():
+    from torchvision import datasets
+
+    datasets.MNIST(tempfile.mkdtemp(), download=False)
+
+
+@alone
+def sampler_and_shuffle():
+    data = TensorDataset(torch.arange(8))
+    DataLoader(data, sampler=DistributedSampler(data, 2, 0), shuffle=True)
+
+
+class Deadly(torch.utils.data.Dataset):
+    """Its worker gets a signal at the first image."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        os.kill(os.getpid(), self.number)
+        time.sleep(60)
+
+
+@alone
+def worker_killed():
+    next(iter(DataLoader(Deadly(signal.SIGKILL), num_workers=1)))
+
+
+@alone
+def worker_bus_error():
+    next(iter(DataLoader(Deadly(signal.SIGBUS), num_workers=1)))
+
+
+class Noise(torch.utils.data.Dataset):
+    """Draws from a generator that it carries along."""
+
+    def __init__(self):
+        self.random = torch.Generator().manual_seed(0)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        own = torch.randint(1000, (1,), generator=self.random).item()
+        return get_worker_info().id, own, torch.randint(1000, (1,)).item()
+
+
+@alone
+def generator_in_the_dataset():
+    for worker, own, default in DataLoader(Noise(), num_workers=2, batch_size=None):
+        print(f"worker {worker}: generator of the dataset {own}, default generator {default}")
+
+
+@alone
+def open_files():
+    import resource  # not on Windows
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    list(DataLoader(range(200), num_workers=1))
+
+
+# ---------------------------------------------------------------- notebooks, Windows, macOS
+
+SPAWN = "import os, time\nimport torch.multiprocessing as mp\n{}\n{}\n"
+BARE = "mp.spawn(train, nprocs=2)"
+GUARDED = f"if __name__ == '__main__': {BARE}"
+
+
+@launches
+def spawn_in_a_notebook():
+    subprocess.run([sys.executable, "-c", SPAWN.format("def train(rank): print(rank)", BARE)])
+
+
+@launches
+def spawn_without_a_guard():
+    run_script("def train(rank): print(rank)", BARE)
+
+
+@launches
+def spawn_a_lambda():
+    run_script("train = lambda rank: print(rank)", GUARDED)
+
+
+# ---------------------------------------------------------------- running them
+
+
+def run_script(function, start):
+    path = Path(tempfile.mkdtemp(), "train.py")
+    path.write_text(SPAWN.format(function, start))
+    subprocess.run([sys.executable, path])
+
+
+def shell(command):
+    print("$", command)
+    subprocess.run(command, shell=True, cwd=ROOT)
+
+
+def free_port():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return store.port
+
+
+def call(what, function, *args):
+    """Call a function, and print what became of it."""
+    try:
+        function(*args)
+        print(f"{what}: done")
+    except Exception as error:
+        print(f"{what}: failed, {type(error).__name__}: {error}")
+
+
+def asleep(rank):
+    """Stay alive and call nothing until the other rank has ended."""
+    dist.FileStore(os.environ["STORE"] + "-ended", 2).wait([str(1 - rank)], timedelta(seconds=90))
+
+
+def print_of_all(rank, what, tensor):
+    """Rank 0 prints the number of each rank."""
+    every = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(every, tensor.detach())
+    if rank == 0:
+        print(f"{what}: rank 0: {every[0].item():.2f} rank 1: {every[1].item():.2f}")
+
+
+def fork(function, *args):
+    process = multiprocessing.get_context("fork").Process(target=function, args=args)
+    process.start()
+    return process
+
+
+def run_process(name, rank, folder):
+    """Run a case, or one rank of it, with its output in a file."""
+    log = os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout.reconfigure(line_buffering=True)
+    torch.set_num_threads(1)
+    function, ranks, seconds = CASES[name]
+    try:
+        if ranks:
+            os.environ["STORE"] = str(folder / name)
+            group = {"store": dist.FileStore(os.environ["STORE"], ranks), "world_size": ranks}
+            dist.init_process_group("gloo", rank=rank, timeout=timedelta(seconds=seconds), **group)
+            function(rank)
+        else:
+            function()
+    except BaseException as error:
+        while error:
+            print(f"rank {rank}: " * (ranks > 0) + f"{type(error).__name__}: {error}")
+            error = error.__cause__
+    if ranks:
+        dist.FileStore(os.environ["STORE"] + "-ended", ranks).set(str(rank), "")
+    os._exit(0)  # a group that has failed may abort the process at its end
+
+
+def run(names, folder):
+    """Run cases at the same time, and print under each name what it printed."""
+    running = {
+        name: [fork(run_process, name, rank, folder) for rank in range(CASES[name][1] or 1)]
+        for name in names
+    }
+    for name, processes in running.items():
+        ended = []
+        for rank, process in enumerate(processes):
+            process.join()
+            if process.exitcode < 0:
+                ended.append(f"rank {rank} ended by {signal.Signals(-process.exitcode).name}")
+        printed = (folder / f"{name}.txt").read_text()
+        print(f"== {name}", printed, *ended, sep="\n", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to provoke; none: list them")
+    names = parser.parse_args().names
+    for name in names:
+        if name not in CASES:
+            print(f"provoke_messages.py: error: no case is called {name}", file=sys.stderr)
+            return 2
+    if not names:
+        print("\n".join(CASES))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        tempfile.tempdir = folder  # of the cases
+        for start in range(0, len(names), AT_A_TIME):
+            run(names[start : start + AT_A_TIME], Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""docs/messages.md: whole, sorted into its index, and its messages are those that are printed."""
+
+import re
+
+import pytest
+from conftest import LINUX, ROOT, fenced, free_port
+from test_pages import anchor
+
+PAGE = (ROOT / "docs/messages.md").read_text()
+SOURCE = (ROOT / "tests/provoke_messages.py").read_text()
+KINDS = {name: kind for kind, name in re.findall(r"^@(\w+)\ndef (\w+)\(", SOURCE, re.MULTILINE)}
+COMMAND = re.compile(r"`python tests/provoke_messages\.py (\w+)`")
+
+
+def entries():
+    """-> {heading: text on one line}, in the order of the page."""
+    body = re.sub(r"^## .*$", "", PAGE[PAGE.index("\n### ") :], flags=re.MULTILINE)
+    parts = re.split(r"^### (.*)$", body, flags=re.MULTILINE)
+    return {title: " ".join(text.split()) for title, text in zip(parts[1::2], parts[2::2])}
+
+
+ENTRIES = entries()
+
+
+def test_every_entry_has_its_four_parts():
+    assert len(ENTRIES) >= 45 and len(set(ENTRIES)) == PAGE.count("\n### ")
+    for heading, text in ENTRIES.items():
+        parts = re.findall(r"\*\*(.*?):\*\*", text)
+        assert parts == ["Means", "Cause", "Do", "See it here"], heading
+        shown = text.partition("**See it here:**")[2]
+        unseen = re.search("not seen here", shown, re.IGNORECASE)
+        assert not unseen or "source: " in shown, heading
+        assert unseen or re.search(r"`(python|torchrun) [^`]+\.py\b|\]\(\.\./", shown), heading
+        assert len(text) < 1000, f"{heading}: an entry is to be short"
+
+
+def test_the_index_lists_every_entry_once():
+    rows = re.findall(r"^\| \[(.*)\]\(#(.*)\) \| .+ \|$", PAGE, re.MULTILINE)
+    assert rows == [(heading, anchor(heading)) for heading in ENTRIES]
+
+
+def test_every_case_has_an_entry():
+    named = [name for text in ENTRIES.values() for name in COMMAND.findall(text)]
+    assert sorted(named) == sorted(KINDS)
+
+
+@LINUX
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "launches", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ranks", "launchers"]
+)
+def test_messages_are_those_that_are_printed(reader, launches):
+    """One wording of a heading, and all that an entry says a case prints."""
+    names = [name for name, kind in KINDS.items() if (kind == "launches") is launches]
+    (reader.folder / "tests").symlink_to(ROOT / "tests")
+    result = reader.run(f"python tests/provoke_messages.py {' '.join(names)}", timeout=580)
+    assert result.code == 0, result
+    parts = re.split(r"^== (\w+)$", result.out, flags=re.MULTILINE)
+    printed = dict(zip(parts[1::2], parts[2::2]))
+    assert list(printed) == names
+    missing = []
+    for heading, text in ENTRIES.items():
+        shown = text.partition("**See it here:**")[2]
+        found = [printed[name] for name in COMMAND.findall(shown) if name in printed]
+        for output in found:
+            wordings = re.findall("`([^`]+)`", heading)
+            if wordings and not any(occurs(words, output) for words in wordings):
+                missing.append(f"{heading}\n{output}")
+        for words in re.findall("`([^`]+)`", shown.partition("prints")[2]) if found else []:
+            if not words.startswith("python ") and not any(occurs(words, text) for text in found):
+                missing.append(f"{words}\n{''.join(found)}")
+    assert not missing, "\n".join(missing)
+
+
+def occurs(words, output):
+    """Are these words printed on one line? "..." stands for numbers and names."""
+    pattern = ".*?".join(re.escape(part) for part in words.split(" ... "))
+    return re.search(pattern, output) is not None
+
+
+@pytest.mark.slow
+def test_processes_started_without_a_launcher(reader):
+    (block,) = [code for language, code in fenced(PAGE) if language == "sh"]
+    port = str(free_port())
+    shells = [reader.start(f"env {line.replace('29500', port)}") for line in block.splitlines()]
+    result = reader.finish_all(shells)
+    assert len(shells) == 2 and result.code == 0, result
+    assert result.out.count("test images correct") == 2, "two epochs, printed by rank 0"
