@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, get_
 ROOT = Path(__file__).resolve().parent.parent
 CASES = {}  # name -> (function, number of ranks or 0 without a process group, seconds of timeout)
 AT_A_TIME = 4  # most cases wait for a timeout
+LONGEST = 240  # seconds that a case may take; most take one to five
 
 
 def alone(function):
@@ -147,9 +148,10 @@ def stale_store():
 
 
 def join_and_leave(path, rank):
-    store = dist.FileStore(path, 3)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    group = {"store": dist.FileStore(path, 3), "world_size": 2, "timeout": timedelta(seconds=10)}
+    dist.init_process_group("gloo", rank=rank, **group)
     dist.barrier()
+    os._exit(0)
 
 
 # ---------------------------------------------------------------- ranks that wait, ranks that die
@@ -189,7 +191,8 @@ def unequal_batches(rank):
     with Join([model]):
         call(f"rank {rank}: {batches} batches with Join", epoch)
     call(f"rank {rank}: {batches} batches without Join", epoch)
-    asleep(rank)
+    if rank == 1:
+        asleep(rank)
 
 
 @two_ranks
@@ -627,7 +630,10 @@ def run(names, folder):
     for name, processes in running.items():
         ended = []
         for rank, process in enumerate(processes):
-            process.join()
+            process.join(LONGEST)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
             if process.exitcode < 0:
                 ended.append(f"rank {rank} ended by {signal.Signals(-process.exitcode).name}")
         printed = (folder / f"{name}.txt").read_text()
