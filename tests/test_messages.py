@@ -4,7 +4,6 @@ import re
 
 import pytest
 from conftest import LINUX, ROOT, fenced, free_port
-from test_pages import anchor
 
 PAGE = (ROOT / "docs/messages.md").read_text()
 SOURCE = (ROOT / "tests/provoke_messages.py").read_text()
@@ -32,6 +31,11 @@ def test_every_entry_has_its_four_parts():
         assert not unseen or "source: " in shown, heading
         assert unseen or re.search(r"`(python|torchrun) [^`]+\.py\b|\]\(\.\./", shown), heading
         assert len(text) < 1000, f"{heading}: an entry is to be short"
+
+
+def anchor(heading):
+    """The part of a link after the #, as GitHub makes it from a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_index_lists_every_entry_once():
