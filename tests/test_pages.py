@@ -170,18 +170,9 @@ def figures_of_stages():
     yield one[2], f"{statistics.median(found):.2f} times"
     yield one[2], f"{min(found):.2f} to {max(found):.2f}"
     small = ratio(setting["03_ddp_spawn-b120-2xcpu"], setting["01_baseline-b120-1xcpu"])
-    yield from [(one[2], small), ("", small)]
-    for way in ("naive", "bucketed"):
-        exposed = compare.phases_of(ROWS[f"03_ddp_spawn-{way}-2xcpu"])["exposed"]
-        yield one[2], f"{statistics.median(exposed):.1f} ms"
-        yield one[2], f"{min(exposed):.1f} to {max(exposed):.1f}"
+    yield "", small
     for row in ("4xcpu", "threads2-2xcpu"):
         yield one[2], seconds(setting[f"03_ddp_spawn-{row}"])
-    versions = json.loads((RESULTS / "limit-120.json").read_text())["versions"]
-    bound = versions["no communication (upper bound)"]["total"]
-    for version in ("DDP, as it comes", "broadcast_buffers=False"):
-        parts = [limit / own for limit, own in zip(bound, versions[version]["total"])]
-        yield one[2], f"{statistics.median(parts):.2f}"
     for name in ("03_ddp_spawn-2xcpu", "04_ddp_torchrun-2xcpu"):
         yield STAGES[3], f"{statistics.median(run['startup_seconds'] for run in ROWS[name]):.1f}"
 
