@@ -14,7 +14,7 @@ from benchmarks import timeline
 def test_what_is_measured_can_be_so(reader):
     flags = "--rounds 2 --steps 2 --batch-size 12 --width 2 --bucket-cap-mb 0.1"
     command = f"python -m benchmarks.timeline {flags} --results found --traces traces"
-    result = reader.run(command)
+    result = reader.run(command, timeout=170)
     assert result.code == 0, result
     results = json.loads((reader.folder / "found/buckets.json").read_text())
     printed = f"{results['about']}\n{timeline.report(results)}\n"
