@@ -29,7 +29,7 @@ hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs what only Linux has")
-ENDLESS = "--epochs 100000 --batch-size 24 --lr 0.001 --device cpu"
+ENDLESS = "--epochs 100000 --batch-size 240 --lr 0.001 --device cpu"
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
 WHY_NOT = hosts.missing()
@@ -116,7 +116,7 @@ class Reader:
         process.mark = mark
         return process
 
-    def finish(self, process, timeout=120):
+    def finish(self, process, timeout=150):
         """Wait for a command to end -> Result. Fails if it leaves a process behind."""
         try:
             out, err = process.communicate(timeout=timeout)
@@ -132,10 +132,10 @@ class Reader:
         assert not family(process), f"left behind: {family(process)}\n{result}"
         return result
 
-    def run(self, command, timeout=120, **env):
+    def run(self, command, timeout=150, **env):
         return self.finish(self.start(command, **env), timeout)
 
-    def stage(self, stage, flags="", ranks=2, timeout=120, **env):
+    def stage(self, stage, flags="", ranks=2, timeout=150, **env):
         """Run a stage on `ranks` ranks (stages 3 to 5; stage 5 on two nodes if ranks is even)."""
         return self.finish_all(self.start_stage(stage, flags, ranks, **env), timeout)
 
@@ -153,7 +153,7 @@ class Reader:
             commands = [f"{torchrun} {stage}/train.py {flags}"] * nodes
         return [self.start(command, **env) for command in commands]
 
-    def finish_all(self, processes, timeout=120):
+    def finish_all(self, processes, timeout=150):
         """Wait for the commands of all nodes -> one Result."""
         results = [self.finish(process, timeout) for process in processes]
         return Result(
@@ -208,7 +208,7 @@ def ranks_of(process, script="train.py"):
     return ranks
 
 
-def wait_for_line(*processes, start="epoch", timeout=90):
+def wait_for_line(*processes, start="epoch", timeout=150):
     """Read what the processes print until a line of one of them begins with `start`."""
     patience = time.monotonic() + timeout
     while time.monotonic() < patience:
@@ -218,7 +218,7 @@ def wait_for_line(*processes, start="epoch", timeout=90):
     pytest.fail(f"no line begins with {start!r}")
 
 
-def wait_for(what, seconds=90):
+def wait_for(what, seconds=150):
     """Wait until what() is true. Fails if it does not come to that."""
     patience = time.monotonic() + seconds
     while not what():
@@ -276,7 +276,7 @@ def trained(tmp_path_factory, small_data):
     def train(stage):
         folder = shared / stage
         printed = shared / f"{stage}.json"
-        with FileLock(shared / f"{stage}.lock", timeout=150):
+        with FileLock(shared / f"{stage}.lock", timeout=280):
             if not printed.exists():
                 folder.mkdir()
                 result = Reader(folder, small_data).stage(stage, flags)
