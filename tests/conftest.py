@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -76,11 +77,14 @@ def free_port():
 # ---------------------------------------------------------------- commands
 
 
+@dataclass
 class Result:
     """What a finished command left: exit code, stdout, stderr."""
 
-    def __init__(self, code, out, err, seconds=0.0):
-        self.code, self.out, self.err, self.seconds = code, out, err, seconds
+    code: int
+    out: str
+    err: str
+    seconds: float = 0.0
 
     def __repr__(self):
         return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"

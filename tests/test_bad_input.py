@@ -60,12 +60,6 @@ def test_flags(refused, stage, flags, reason):
     assert reason in refused(stage, flags)
 
 
-@pytest.mark.parametrize("flags", ["--lr fast", "--device tpu", "--no-such-flag"])
-def test_what_argparse_refuses(called, flags):
-    result = called("01_baseline/train.py", flags)
-    assert result.code == 2 and flags.split()[0] in result.err.splitlines()[-1], result
-
-
 @pytest.mark.parametrize("stage", STAGES[3:])
 def test_started_with_plain_python_it_says_how_to_start(called, stage):
     result = called(f"{stage}/train.py")

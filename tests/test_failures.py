@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from conftest import ENDLESS, family, ranks_of, wait_for, wait_for_line
+from conftest import ENDLESS, ranks_of, wait_for, wait_for_line
 
 SLOW = pytest.mark.slow
 
@@ -25,18 +25,6 @@ def test_a_killed_rank_ends_the_run(reader, stage, which):
     assert result.code != 0
     assert "SIGKILL" in result.err or "Connection closed" in result.err, result
     assert not list(reader.folder.glob("*/*.json")) and not list(reader.folder.glob("*/*.pt"))
-
-
-@SLOW
-def test_a_killed_node_ends_the_run_on_the_other(reader):
-    nodes = reader.start_stage("05_multinode", ENDLESS)
-    wait_for_line(*nodes)
-    ranks = ranks_of(nodes[1])
-    for pid in family(nodes[1]):
-        os.kill(pid, signal.SIGKILL)
-    result = reader.finish(nodes[0])
-    assert ranks and result.code != 0, result
-    reader.finish(nodes[1])
 
 
 @pytest.mark.parametrize("stage", ["03_ddp_spawn", pytest.param("04_ddp_torchrun", marks=SLOW)])

@@ -7,8 +7,7 @@ import sys
 import pytest
 from conftest import ROOT, STAGES, files
 
-from tools import sync_shared_half
-from tools.sync_shared_half import RULE, split
+from tools.sync_shared_half import split
 
 SECOND_RULE = (
     "# ----------------------------------------------- from here to the next line: as in stage 3"
@@ -84,16 +83,3 @@ def test_a_stage_imports_nothing_of_ours(script):
 
 def test_no_module_shadows_a_stage_folder():
     assert not [path for path in files(".py") if path.stem in STAGES]
-
-
-def test_the_lower_half_is_copied_by_the_tool(tmp_path, monkeypatch):
-    for name, lower in (("01_a", "new"), ("02_b", "old")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.py").write_text(f"upper {name}\n{RULE}\n{lower}\n")
-    monkeypatch.setattr(sync_shared_half, "ROOT", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["sync_shared_half.py", "--check"])
-    assert sync_shared_half.main() == 1
-    monkeypatch.setattr(sys, "argv", ["sync_shared_half.py"])
-    assert sync_shared_half.main() == 0
-    assert (tmp_path / "02_b" / "train.py").read_text() == f"upper 02_b\n{RULE}\nnew\n"
-    assert [path.name for path in (tmp_path / "02_b").iterdir()] == ["train.py"]

@@ -199,9 +199,3 @@ def test_syncbatchnorm_is_not_for_cpus():
     with stage3.process_group(torch.device("cpu"), 10, rank=0, world_size=1, store=store):
         with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
             torch.nn.SyncBatchNorm(2)(torch.zeros(2, 2))
-
-
-def test_names_on_the_checklist_are_in_the_script():
-    table = read("docs/checklist.md").partition("## Where to find it")[2].partition("\n## ")[0]
-    names = re.findall(r"`(\w+)`", table)
-    assert len(names) > 8 and all(name in read("03_ddp_spawn/train.py") for name in names)

@@ -1,9 +1,8 @@
 """Copy what stands below the ruled line of stage 1's train.py into the other stages.
 
-    python tools/sync_shared_half.py            # or: make sync
-    python tools/sync_shared_half.py --check    # only say which stages differ; exit code 1 if any
+    python tools/sync_shared_half.py    # or: make sync
 
-Change the lower half in 01_baseline/train.py, run this, and run the tests.
+Change the lower half in 01_baseline/train.py, run this, and run the tests, which compare the stages.
 """
 
 import argparse
@@ -26,18 +25,15 @@ def split(path: Path) -> tuple[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing, only compare")
-    check = parser.parse_args().check
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     first, *others = sorted(ROOT.glob("0*/train.py"))
     shared = split(first)[1]
-    differ = [path for path in others if split(path)[1] != shared]
-    for path in differ:
-        if not check:
-            path.write_text(split(path)[0] + shared, encoding="utf-8")
-        name = path.relative_to(ROOT)
-        print(f"{name}: {'differs below the line' if check else 'brought up to date'}")
-    return 1 if check and differ else 0
+    for path in others:
+        upper, lower = split(path)
+        if lower != shared:
+            path.write_text(upper + shared, encoding="utf-8")
+            print(f"{path.relative_to(ROOT)}: brought up to date")
+    return 0
 
 
 if __name__ == "__main__":
