@@ -2,7 +2,7 @@
 
     python tools/sync_shared_half.py    # or: make sync
 
-Change the lower half in 01_baseline/train.py, run this, and run the tests, which compare the stages.
+Change the lower half in 01_baseline/train.py, run this, and run the tests: they compare the stages.
 """
 
 import argparse
