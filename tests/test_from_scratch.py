@@ -1,5 +1,6 @@
 """Every script with a proof: its claims hold, and it notices when it is broken."""
 
+import functools
 import importlib
 import re
 import shutil
@@ -9,6 +10,7 @@ import sys
 import pytest
 from conftest import ROOT, fenced
 
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 SCRIPTS = [
     "01_baseline/from_scratch.py",
     "02_dp/from_scratch.py",
@@ -16,8 +18,8 @@ SCRIPTS = [
     "03_ddp_spawn/batchnorm.py",
     "03_ddp_spawn/shards_and_seeds.py",
     "03_ddp_spawn/amp.py",
-    "04_ddp_torchrun/from_scratch.py",
-    "05_multinode/from_scratch.py",
+    SLOW("04_ddp_torchrun/from_scratch.py"),
+    SLOW("05_multinode/from_scratch.py"),
 ]
 
 
@@ -44,18 +46,20 @@ def test_it_runs_alone_and_its_claims_hold(reader, script):
         assert quoted_lines(script) and not stale, result
     assert result.code == 0, result
     verdicts = [line.split()[0] for line in result.out.splitlines() if line.strip()]
-    assert verdicts.count("ok") >= 6 and "FAILED" not in verdicts, result
+    assert verdicts.count("ok") >= 5 and "FAILED" not in verdicts, result
 
 
 BREAKS = [
     ("01_baseline/from_scratch.py", "y.split(sizes)", "y.flip(0).split(sizes)"),
     ("02_dp/from_scratch.py", "total.grad += own", "total.grad = own"),
-    ("03_ddp_spawn/from_scratch.py", "gradient, dist.get_world_size(), out", "gradient, 1, out"),
-    ("03_ddp_spawn/batchnorm.py", "return SumOverRanks.apply(gradient)", "return gradient"),
+    SLOW(
+        "03_ddp_spawn/from_scratch.py", "gradient, dist.get_world_size(), out", "gradient, 1, out"
+    ),
+    SLOW("03_ddp_spawn/batchnorm.py", "return SumOverRanks.apply(gradient)", "return gradient"),
     ("03_ddp_spawn/shards_and_seeds.py", "sampler.set_epoch(epoch)", "sampler.set_epoch(0)"),
     ("03_ddp_spawn/amp.py", "scaler.unscale_(optimizer)", "pass"),
-    ("04_ddp_torchrun/from_scratch.py", '"GROUP_RANK": "0"', '"GROUP_RANK": "1"'),
-    ("05_multinode/from_scratch.py", "mine += received", "mine -= received"),
+    SLOW("04_ddp_torchrun/from_scratch.py", '"GROUP_RANK": "0"', '"GROUP_RANK": "1"'),
+    SLOW("05_multinode/from_scratch.py", "mine += received", "mine -= received"),
 ]
 
 

@@ -108,8 +108,7 @@ time.sleep(600)
 def test_a_stopped_launcher_stops_its_ranks_and_what_they_have_started(reader, stop, code):
     (reader.folder / "sleeps.py").write_text(SLEEPS)
     process = reader.start(f"{LAUNCH} sleeps.py")
-    for _ in range(2):
-        wait_for_line(process, start="[rank ")
+    wait_for_line(process, start="[rank ")
     os.kill(process.pid, stop)
     result = reader.finish(process, timeout=60)
     assert (result.code, result.err) == (code, ""), result
