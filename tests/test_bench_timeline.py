@@ -6,7 +6,7 @@ import signal
 from itertools import chain
 
 import pytest
-from conftest import LINUX, ranks_of, wait_for_line
+from conftest import LINUX, ranks_of, wait_for
 
 from benchmarks import timeline
 
@@ -91,7 +91,7 @@ def test_bad_flags(called, flags, says):
 def test_a_killed_rank_ends_the_run_and_leaves_no_process_behind(reader):
     """So it is in every benchmark that starts its ranks by on_ranks."""
     process = reader.start("python -m benchmarks.timeline --rounds 1000")
-    wait_for_line(process, start="2 ranks")
+    wait_for(lambda: len(ranks_of(process)) == 2)
     os.kill(ranks_of(process)[0], signal.SIGKILL)
     result = reader.finish(process, timeout=60)
     assert result.code == 1 and "SIGKILL" in result.err, result
