@@ -1,6 +1,6 @@
 """Mixed precision in numbers: what 16 bits lose, what the scaler saves, and in which order to clip.
 
-fp16 has 11 bits for the digits and only 5 for the exponent: what is below 6e-8 becomes 0.
+fp16 has 11 bits for the digits and only 5 for the exponent: what is at most 3e-8 becomes 0.
 So the loss is multiplied before backward (scale), the gradients are divided after it (unscale).
 bf16 has the range of fp32, with only 8 bits for the digits, and needs none of this.
 

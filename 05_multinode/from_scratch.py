@@ -4,8 +4,8 @@ Every rank has a vector, and every rank shall have the sum of all. In a naive al
 rank 0 adds up for all, and its network is the bottleneck. In a ring the vector is cut into a chunk
 per rank, and in each step every rank sends one chunk to the right and receives another from the
 left. N - 1 steps add up (reduce-scatter): then each rank has one finished chunk. N - 1 more pass
-the finished chunks on (all-gather). Every rank sends 2(N - 1)/N of the vector: hardly more on many
-ranks than on two.
+the finished chunks on (all-gather). Every rank sends 2(N - 1)/N of the vector: as much as the
+vector on two ranks, nearly twice as much on many.
 
     python 05_multinode/from_scratch.py
 """

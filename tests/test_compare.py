@@ -278,3 +278,13 @@ def test_missing_data_are_named_with_what_to_do(reader, called, monkeypatch):
 
 def test_the_stages_are_those_of_the_repository():
     assert list(compare.STAGES) == STAGES
+
+
+@pytest.mark.slow
+def test_without_a_network_digits_are_drawn_and_are_not_called_mnist(reader):
+    proxies = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    del reader.env["MNIST_ROOT"]
+    result = reader.run("python compare.py --only 01 -e 1 --device cpu", timeout=280, **proxies)
+    assert result.code == 0, result
+    assert "data/drawn is NOT MNIST" in result.out and "drawn (NOT MNIST)" in result.out
+    assert not (reader.folder / "data/MNIST").exists(), "no empty folders of the download"
