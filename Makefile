@@ -36,6 +36,7 @@ test: .venv/maintainer
 	@echo "== lint"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	@echo "== tests"
 	$(PYTEST) -m "not slow" -n 2 $(ARGS)
 
