@@ -64,7 +64,7 @@ def test_a_block_runs(reader, page, how, language, text):
     result = reader.run(command, timeout=170, OMP_NUM_THREADS="1")  # short of pytest's own limit
     assert result.code == 0, result
     for line in lines:
-        assert line in result.out.splitlines(), result
+        assert line in result.out, result  # ranks may print into one another's lines
 
 
 @pytest.mark.parametrize(("page", "path", "language", "text"), marked("from"))

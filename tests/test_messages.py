@@ -29,7 +29,7 @@ def test_every_entry_has_its_four_parts():
         shown = text.partition("**See it here:**")[2]
         unseen = re.search("not seen here", shown, re.IGNORECASE)
         assert not unseen or "source: " in shown, heading
-        assert unseen or re.search(r"`(python|torchrun) [^`]+\.py\b|\]\(\.\./", shown), heading
+        assert unseen or re.search(r"`(python|torchrun) [^`]+`|\]\(\.\./", shown), heading
         assert len(text) < 1000, f"{heading}: an entry is to be short"
 
 
