@@ -251,11 +251,12 @@ def test_a_stage_that_fails_is_shown_and_the_others_run(reader, tmp_path_factory
 
 
 @LINUX
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "stop", "code"),
     [
         ("03", signal.SIGTERM, 143),
-        pytest.param("05", signal.SIGINT, 130, marks=pytest.mark.slow),
+        ("05", signal.SIGINT, 130),
     ],
 )
 def test_a_signal_ends_the_stage_too(reader, stage, stop, code):

@@ -82,9 +82,8 @@ def test_downloaded_once_and_then_found(mirrored, reader):
     assert not requests
 
 
-@pytest.mark.parametrize(
-    "stage", ["04_ddp_torchrun", pytest.param("05_multinode", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
 def test_several_ranks_download_once_also_if_it_takes_longer_than_the_timeout(
     reader, mirror, stage
 ):

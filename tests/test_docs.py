@@ -48,6 +48,7 @@ def what_it_prints(page, text):
     return blocks[place][2].splitlines() if follows else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "how", "language", "text"), marked("run"))
 def test_a_block_runs(reader, page, how, language, text):
     (reader.folder / "docs").symlink_to(ROOT / "docs")
@@ -118,6 +119,7 @@ def test_one_rank_of_the_adapted_script_trains_the_weights_of_the_plain_one(read
     assert all(torch.equal(trained[0][1][name], trained[1][1][name]) for name in trained[0][1])
 
 
+@pytest.mark.slow
 def test_three_ranks_of_the_adapted_script_count_each_point_once(reader):
     script = f"{ROOT}/docs/examples/adapt_after.py"
     result = reader.run(f"torchrun --standalone --nproc-per-node 3 {script}", OMP_NUM_THREADS="1")

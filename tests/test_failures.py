@@ -50,7 +50,7 @@ def test_ctrl_c_while_the_ranks_start(reader):
     ("stage", "stop"),
     [
         pytest.param("03_ddp_spawn", signal.SIGINT, marks=SLOW),
-        ("03_ddp_spawn", signal.SIGTERM),
+        pytest.param("03_ddp_spawn", signal.SIGTERM, marks=SLOW),
         pytest.param("04_ddp_torchrun", signal.SIGTERM, marks=SLOW),
     ],
 )

@@ -16,7 +16,7 @@ LAUNCH = "python 04_ddp_torchrun/from_scratch.py"
     ("script", "flags", "name"),
     [
         ("02_dp", "--train", "02_dp-threads"),
-        ("03_ddp_spawn", "--train naive", "03_ddp_spawn-naive"),
+        pytest.param("03_ddp_spawn", "--train naive", "03_ddp_spawn-naive", marks=pytest.mark.slow),
         pytest.param(
             "03_ddp_spawn", "--train bucketed", "03_ddp_spawn-bucketed", marks=pytest.mark.slow
         ),
