@@ -43,9 +43,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the launchers are ended then, too
     about = f"--max-restarts 1, 2 ranks, gloo, {common.about()}"
     cases = {name: [] for name in CASES}
-    for _ in range(args.tries):
+    for number in range(args.tries):
         for name, (nodes, value) in CASES.items():
             cases[name].append(one_try(nodes, value, args.bound))
+            print(f"try {number + 1}, {name}: {cases[name][-1]['end']}", file=sys.stderr)
     print(about, table(cases), sep="\n")
     if args.results:
         common.write_json(args.results / "restarts.json", {"about": about, "cases": cases})
