@@ -560,7 +560,8 @@ def run_script(function, start):
 
 def shell(command):
     print("$", command)
-    subprocess.run(command, shell=True, cwd=ROOT)
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run(command, shell=True, cwd=ROOT, env=env)
 
 
 def free_port():
