@@ -10,16 +10,13 @@ Linux and root.
     sudo env "PATH=$PATH" python -m benchmarks.all_reduce_ways
 """
 
-import argparse
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -28,6 +25,7 @@ from tabulate import tabulate
 from benchmarks import common
 
 from_scratch = importlib.import_module("05_multinode.from_scratch")
+rehearsal = importlib.import_module("05_multinode.rehearsal.common")
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 RANKS = 4
@@ -38,16 +36,14 @@ PATIENCE = 900  # seconds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3, help="everything once in each (3)")
-    parser.add_argument("--results", type=Path, help="folder for all_reduce_ways.json")
+    parser = common.flags(__doc__, rounds=3)
     args = common.parse(parser, rounds=1)
     if "RANK" in os.environ:
         return run_rank(args.rounds)
     if reason := hosts.missing():
         parser.error(reason)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # or each torchrun prints that it does this
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # take the nodes down
+    rehearsal.exit_on_signals()  # and take the nodes down
     about = f"{common.device_name()}, torch {torch.__version__}"
     found = {"about": about, "ranks": RANKS, "one machine": on_this_machine(args.rounds)}
     found["cables of 100 Mb/s"] = on_slow_cables(args.rounds)

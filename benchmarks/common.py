@@ -88,6 +88,16 @@ def wide_net() -> nn.Module:
     return nn.Sequential(*layers, nn.ReLU(), nn.Linear(1024, 10))
 
 
+class WiderNet(stage1.ConvNet):
+    """The ConvNet with so many times its channels."""
+
+    def __init__(self, width: int):
+        nn.Module.__init__(self)
+        self.block1 = self.block(1, 16 * width)
+        self.block2 = self.block(16 * width, 32 * width)
+        self.linear = nn.Linear(7 * 7 * 32 * width, 10)
+
+
 def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
     """-> optimizer and schedule of stages 1 and 2, whose train_epoch steps both.
 

@@ -37,15 +37,15 @@ PATIENCE = 60  # seconds within which the other rank should have raised, after 3
 
 
 def main():
+    from tools.draw_digits import draw_data_set  # not on the ranks, which can do without
+
     parser = common.flags(__doc__)
     parser.add_argument("--runs", type=int, default=60, help="of stages 3, 4 and 5 in turns (60)")
     parser.add_argument("--trials", type=int, default=48, help="with a rank that raises (48)")
     parser.add_argument("--at-once", type=int, default=4, help="runs and trials at a time (4)")
     args = common.parse(parser, runs=0, trials=0, at_once=1)
     with tempfile.TemporaryDirectory() as folder:
-        draw = [sys.executable, str(ROOT / "tools/draw_digits.py"), folder]
-        draw += ["--train", "1200", "--test", "303"]
-        subprocess.run(draw, check=True, stdout=subprocess.DEVNULL)
+        draw_data_set(Path(folder, "MNIST", "raw"), 1200, 303)
         with ThreadPoolExecutor(args.at_once) as pool:
             codes = Counter(pool.map(lambda n: run(n, Path(folder)), range(args.runs)))
             ends = Counter(pool.map(lambda _: trial(Path(folder)), range(args.trials)))

@@ -9,7 +9,6 @@ makes a run longer, never shorter.
     python -m benchmarks.loaders --data data
 """
 
-import argparse
 import importlib
 from collections.abc import Callable, Iterable
 from itertools import chain, repeat
@@ -30,10 +29,8 @@ ONE_BY_ONE, WHOLE = "one by one", "whole batches"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = common.flags(__doc__, rounds=4)
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
-    parser.add_argument("--rounds", type=int, default=4, help="each way once in each (4)")
-    parser.add_argument("--results", type=Path, help="folder for loaders.json")
     args = common.parse(parser, rounds=1)
     torch.set_num_threads(1)
     train_set, test_set = stage1.load_mnist(args.data)

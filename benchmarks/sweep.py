@@ -14,7 +14,6 @@ import statistics
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
@@ -34,16 +33,6 @@ SWEEPS = {  # what is changed -> its values
 UNITS = {"batch": "images per step", "width": "times the channels", "cap": "bucket_cap_mb, MiB"}
 UNITS |= {"threads": "threads per rank", "amp": "precision"}
 COLORS = {1: "#E69F00", 2: "#0072B2", 4: "#D55E00"}  # Okabe and Ito's, for the colour-blind
-
-
-class WiderNet(stage3.ConvNet):
-    """The ConvNet with so many times its channels."""
-
-    def __init__(self, width: int):
-        nn.Module.__init__(self)
-        self.block1 = self.block(1, 16 * width)
-        self.block2 = self.block(16 * width, 32 * width)
-        self.linear = nn.Linear(7 * 7 * 32 * width, 10)
 
 
 def main() -> None:
@@ -84,7 +73,7 @@ def step_seconds(sweep: str, settings: dict, steps: int) -> float:
     """Mean seconds of a step under the settings on this rank."""
     torch.manual_seed(0)
     torch.set_num_threads(settings["threads"])
-    model = common.wide_net() if sweep == "cap" else WiderNet(settings["width"])
+    model = common.wide_net() if sweep == "cap" else common.WiderNet(settings["width"])
     model = model.to(memory_format=torch.channels_last)
     optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
     others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, settings["amp"])

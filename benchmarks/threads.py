@@ -14,7 +14,6 @@ it longer, never shorter.
     python -m benchmarks.threads --rounds 1 --threads 1 8
 """
 
-import argparse
 import importlib
 import multiprocessing
 import os
@@ -22,7 +21,6 @@ import statistics
 import sys
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -39,11 +37,9 @@ CORES, IMAGES, WARM_UP, STEPS = 2, 60, 2, 10
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=8, help="how often all is tried (8)")
+    parser = common.flags(__doc__, rounds=8)
     counts = [1, 2, 4, 8, 16, 32]
     parser.add_argument("--threads", type=int, nargs="+", default=counts, help="in each rank")
-    parser.add_argument("--results", type=Path, help="folder for threads.json")
     args = common.parse(parser, rounds=1)
     torch.set_num_threads(1)
     about = f"{common.device_name()}, torch {torch.__version__}"

@@ -89,15 +89,10 @@ def measure(args: argparse.Namespace) -> dict:
     return {"rounds": rounds, "bucket_bytes": bucket_bytes}
 
 
-def make_net(width: int) -> stage3.ConvNet:
+def make_net(width: int) -> common.WiderNet:
     """The ConvNet, the same every time, with `width` times its channels."""
     torch.manual_seed(0)
-    net = stage3.ConvNet()
-    if width > 1:
-        net.block1 = net.block(1, 16 * width)
-        net.block2 = net.block(16 * width, 32 * width)
-        net.linear = torch.nn.Linear(7 * 7 * 32 * width, 10)
-    return net.to(memory_format=torch.channels_last)
+    return common.WiderNet(width).to(memory_format=torch.channels_last)
 
 
 def take_steps(model, optimizer, loader) -> stage3.Stopwatch:

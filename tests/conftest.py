@@ -10,7 +10,6 @@ import re
 import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,8 @@ from filelock import FileLock
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
+rehearsal = importlib.import_module("05_multinode.rehearsal.common")
+free_port = rehearsal.free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
@@ -55,6 +56,11 @@ def fenced(text):
     return [(language, code) for language, code in blocks if re.fullmatch(r"\w*", language)]
 
 
+def anchor(heading):
+    """The part of a link after the #, as GitHub makes it from a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def draw_digits(folder, train, test):
     """Put so many training and test digits into a folder, in MNIST's format -> the folder."""
     tool = importlib.import_module("tools.draw_digits")
@@ -68,12 +74,6 @@ def small_data(tmp_path_factory):
     return draw_digits(tmp_path_factory.mktemp("small"), 1200, TEST_IMAGES)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 # ---------------------------------------------------------------- commands
 
 
@@ -84,7 +84,6 @@ class Result:
     code: int
     out: str
     err: str
-    seconds: float = 0.0
 
     def __repr__(self):
         return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
@@ -190,12 +189,8 @@ def one_line(result, program, told):
 
 def family(process):
     """The process ids of all that a command has started and that lives, itself included."""
-    members = []
-    for member in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # ended while we looked, or not ours
-            if member.environ().get("STARTED_BY_TEST") == process.mark:
-                members.append(member.pid)
-    return sorted(members)
+    members = rehearsal.processes_with("STARTED_BY_TEST", process.mark)
+    return sorted(member.pid for member in members)
 
 
 def ranks_of(process, script="train.py"):

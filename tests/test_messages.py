@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import LINUX, ROOT, fenced, free_port
+from conftest import LINUX, ROOT, anchor
 
 PAGE = (ROOT / "docs/messages.md").read_text()
 SOURCE = (ROOT / "tests/provoke_messages.py").read_text()
@@ -31,11 +31,6 @@ def test_every_entry_has_its_four_parts():
         assert not unseen or "source: " in shown, heading
         assert unseen or re.search(r"`(python|torchrun) [^`]+`|\]\(\.\./", shown), heading
         assert len(text) < 1000, f"{heading}: an entry is to be short"
-
-
-def anchor(heading):
-    """The part of a link after the #, as GitHub makes it from a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_index_lists_every_entry_once():
@@ -80,13 +75,3 @@ def occurs(words, output):
     """Are these words printed on one line? "..." stands for numbers and names."""
     pattern = ".*?".join(re.escape(part) for part in words.split(" ... "))
     return re.search(pattern, output) is not None
-
-
-@pytest.mark.slow
-def test_processes_started_without_a_launcher(reader):
-    (block,) = [code for language, code in fenced(PAGE) if language == "sh"]
-    port = str(free_port())
-    shells = [reader.start(f"env {line.replace('29500', port)}") for line in block.splitlines()]
-    result = reader.finish_all(shells)
-    assert len(shells) == 2 and result.code == 0, result
-    assert result.out.count("test images correct") == 2, "two epochs, printed by rank 0"

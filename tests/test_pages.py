@@ -8,7 +8,7 @@ import statistics
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, STAGES, fenced, files
+from conftest import ROOT, STAGES, anchor, fenced, files
 from torch.utils.data import DistributedSampler
 
 import compare
@@ -32,11 +32,6 @@ def shows(page, text):
     """Does a block of the page have the figures of this text, one after the other?"""
     wanted = " ".join(figures(text))
     return any(f" {wanted} " in f" {' '.join(figures(code))} " for _, code in fenced(read(page)))
-
-
-def anchor(title):
-    """The part of a link after the #, as GitHub makes it from a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

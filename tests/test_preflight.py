@@ -45,7 +45,7 @@ class Nodes:
     def finish(self, name, process):
         code = process.wait(120)
         out, err = ((self.folder / f"{name}.{kind}").read_text() for kind in ("out", "err"))
-        return Result(code, out, err, 0)
+        return Result(code, out, err)
 
     def alone(self, name, flags="", **env):
         return self.finish(name, self.start(name, f"{ALONE} {flags}", **env))
@@ -289,7 +289,7 @@ def test_bad_input(flags, words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["preflight.py", *flags.split()])
     with pytest.raises(SystemExit) as stopped:
         preflight.parse_args()
-    one_line(Result(stopped.value.code, *capsys.readouterr(), 0), "preflight", words)
+    one_line(Result(stopped.value.code, *capsys.readouterr()), "preflight", words)
 
 
 @pytest.mark.parametrize(

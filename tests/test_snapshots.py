@@ -401,4 +401,4 @@ def assert_refused(flags, reason, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["resume.py", *flags.split()])
     with pytest.raises(SystemExit) as stopped:
         resume.parse()
-    one_line(Result(stopped.value.code, *capsys.readouterr(), 0), "resume.py", reason)
+    one_line(Result(stopped.value.code, *capsys.readouterr()), "resume.py", reason)

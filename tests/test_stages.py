@@ -27,7 +27,9 @@ def check_output(result, record_name, record):
     assert last.startswith("milliseconds per step: ") and last.endswith(f" -> {record_name}")
     phases = re.findall(r"(\w+) [\d.]+", last.partition(": ")[2].partition(" ->")[0])
     assert phases == list(record["history"][0]["phases"][0])
-    assert "lr_scheduler" not in result.err and "Traceback" not in result.err, result
+    # On two nodes a torchrun that finds the store closed at its exit barrier logs a traceback.
+    ours = re.sub(r".*torch/distributed/elastic/.*\n", "", result.err)
+    assert "lr_scheduler" not in ours and "Traceback" not in ours, result
     assert "it/s" not in result.out + result.err, "no progress bar where nobody looks"
 
 

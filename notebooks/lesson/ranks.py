@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -121,18 +122,11 @@ def start(
 
 def kill(mark: str) -> None:
     """Kill all that a run has started and that is still there: by its mark, so orphans too."""
-    left = True
-    while left:
-        left = [process for process in psutil.process_iter() if has_mark(process, mark)]
+    processes_with = import_module("05_multinode.rehearsal.common").processes_with
+    while left := processes_with(MARK, mark):
         for process in left:
             with suppress(psutil.Error):
                 process.kill()
-
-
-def has_mark(process: psutil.Process, mark: str) -> bool:
-    with suppress(psutil.Error):  # ended while we looked, or not ours
-        return process.environ().get(MARK) == mark
-    return False
 
 
 def give(**values) -> None:

@@ -31,12 +31,7 @@ def phases(name: str) -> dict[str, float]:
 
 def compare() -> ModuleType:
     """compare.py: its functions compute figures from records, such as speed and accuracy."""
-    import matplotlib
-
-    backend = matplotlib.get_backend()
-    module = import_module("compare")
-    matplotlib.use(backend)  # compare.py draws into files only; your own plots shall still show
-    return module
+    return import_module("compare")
 
 
 @functools.cache
