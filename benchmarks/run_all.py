@@ -1,14 +1,15 @@
-"""Run the commands on benchmarks/README.md, and put what each one prints under it.
+"""Run the commands whose output benchmarks/README.md and docs/ show, and put it there.
 
-The page is the list: every shell block on it is run, and the block after it is replaced by the
-output. Pictures and figures go to benchmarks/results. So the page shows the machine it was last run
-on, and `git diff` shows how yours differs from ours.
+The pages are the list: a shell block under the line <!-- measured --> is run, and the block after
+it is replaced by what it prints. Pictures and figures go to benchmarks/results. So the pages show
+the machine they were last run on, and `git diff` shows how yours differs from ours.
 
     python -m benchmarks.run_all                       # or: make bench
-    python -m benchmarks.run_all --only limit sweep --data ../mnist
+    python -m benchmarks.run_all --only limit accumulation --data ../mnist
 """
 
 import argparse
+import os
 import re
 import shlex
 import subprocess
@@ -17,8 +18,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "benchmarks/README.md"
-BLOCK = re.compile(r"```sh\n(python -m benchmarks\.(\w+)[^\n]*)\n```\n\n```\n.*?```\n", re.DOTALL)
+PAGES = [ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"<!-- measured -->\n\n```sh\n([^\n]+)\n```\n\n```\n.*?```\n", re.DOTALL)
 
 
 def main() -> int:
@@ -26,42 +27,55 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="run only scripts with such names")
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
     args = parser.parse_args()
-    blocks = list(BLOCK.finditer(PAGE.read_text(encoding="utf-8")))
-    commands = [block[1] for block in blocks if not args.only or block[2] in args.only]
-    if not commands:
-        parser.error("--only: no command on the page has such a name")
+    found = [
+        (page, command)
+        for page in PAGES
+        for command in BLOCK.findall(page.read_text(encoding="utf-8"))
+        if not args.only or script_of(command) in args.only
+    ]
+    if not found:
+        parser.error("--only: no command on the pages has such a name")
     failed = 0
-    for number, command in enumerate(commands, start=1):
-        print(f"[{number}/{len(commands)}] {command}", flush=True)
+    for number, (page, command) in enumerate(found, start=1):
+        print(f"[{number}/{len(found)}] {command}", flush=True)
         started = time.time()
         code, output = run(command, args.data)
         print(f"{output}    {time.time() - started:.0f} s\n", flush=True)
         if code:
             failed += 1
         else:
-            update_page(command, output)
+            update_page(page, command, output)
     return 1 if failed else 0
 
 
+def script_of(command: str) -> str:
+    """The name by which --only knows a command: that of its script, without folder and ending."""
+    match = re.search(r"-m benchmarks\.(\w+)|(\w+)\.py", command)
+    return match[1] or match[2]
+
+
 def run(command: str, data: Path) -> tuple[int, str]:
-    """Run a command of the page from the repository's root -> exit code, what it printed."""
-    _, *words = shlex.split(command)
+    """Run a command of a page from the repository's root -> exit code, what it printed."""
+    words = shlex.split(command)
     if "--data" in words:
         words[words.index("--data") + 1] = str(data.resolve())
-    words += ["--results", "benchmarks/results"]
-    result = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if words[1] == "-m":
+        words += ["--results", "benchmarks/results"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python and torchrun
+    env = os.environ | {"PATH": path}
+    result = subprocess.run(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
     return result.returncode, result.stdout
 
 
-def update_page(command: str, output: str) -> None:
+def update_page(page: Path, command: str, output: str) -> None:
     """Put the output under the command; read anew each time, so that an edit meanwhile survives."""
 
     def replaced(match: re.Match) -> str:
-        fresh = f"```sh\n{command}\n```\n\n```\n{output.strip()}\n```\n"
+        fresh = f"<!-- measured -->\n\n```sh\n{command}\n```\n\n```\n{output.strip()}\n```\n"
         return fresh if match[1] == command else match[0]
 
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(BLOCK.sub(replaced, page), encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    page.write_text(BLOCK.sub(replaced, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -249,18 +249,24 @@ def test_the_table_counts_ends_and_attempts():
 
 
 def test_every_command_of_the_page_is_run_and_only_its_own_output_replaced(tmp_path, monkeypatch):
-    text = "# Page\n\n```sh\npython -m benchmarks.a --data data\n```\n\n```\nold\n```\n\n"
+    command = (
+        "<!-- measured -->\n\n```sh\npython -m benchmarks.a --data data\n```\n\n```\nold\n```\n\n"
+    )
+    text = "# Page\n\n" + command + command.replace("<!-- measured -->\n\n", "")
     page, script = tmp_path / "README.md", tmp_path / "benchmarks/b.py"
-    page.write_text(text + text.replace(".a", ".b") + "the end\n")
+    page.write_text(text + command.replace(".a", ".b") + "the end\n")
+    other = tmp_path / "docs.md"
+    other.write_text(command.replace("-m benchmarks.a", "benchmarks/b.py"))
     script.parent.mkdir()
     script.write_text("import sys; print('new', *sys.argv[1:])\n")
     monkeypatch.setattr(run_all, "ROOT", tmp_path)
-    monkeypatch.setattr(run_all, "PAGE", page)
+    monkeypatch.setattr(run_all, "PAGES", [page, other])
     monkeypatch.setattr(sys, "argv", ["run_all.py", "--only", "b", "--data", "/elsewhere"])
     assert run_all.main() == 0
-    new = text.replace(".a", ".b")
+    new = command.replace(".a", ".b")
     new = new.replace("old", "new --data /elsewhere --results benchmarks/results")
     assert page.read_text() == text + new + "the end\n"
+    assert "\n```\nnew --data /elsewhere\n```\n" in other.read_text(), "a script, not a benchmark"
     script.write_text("print('half'); raise SystemExit(1)")
     assert run_all.main() == 1, "a failure is reported"
     assert page.read_text() == text + new + "the end\n", "and its output is not put on the page"

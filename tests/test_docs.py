@@ -5,6 +5,7 @@
 <!-- prints -->            lines that the last block that was run has printed
 <!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
+<!-- measured -->          not here: benchmarks/run_all.py puts the output below the command
 
 A PATH is relative to the page or to the repository's root.
 """
