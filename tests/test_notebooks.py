@@ -87,7 +87,7 @@ def run_badly(folder):
         "08_bad: cell-00: .*stderr: .*a warning",
         "08_bad: cell-00: shows where things lie on this disk: ",
         "08_bad: cell-00: shows an address in memory: <x at 0x7f00>",
-        "08_bad: 60. KB, more than 500",
+        "08_bad: 60. KB, more than 400",
     ],
 )
 def test_what_is_out_of_date_or_made_badly_is_refused(complaints, complaint):

@@ -5,6 +5,7 @@
     lesson.table(["device", "images"], [["0", 60], ["1", 60]])
     lesson.records()["01_baseline-1xcpu"]                        what was measured, and committed
     with lesson.picture("Backward takes longest", height=2) as axes: ...
+    guess = lesson.predict("How long is a step of four ranks?", 30, "ms"), then guess.against(41)
 
 A cell whose first line is `%%torchrun 2` is a script: two ranks run it. lesson.run has what they
 left.
@@ -12,13 +13,19 @@ left.
 
 # ruff: noqa: F401 (the names are for the notebooks)
 
+import sys
+
 from IPython import get_ipython
 from IPython.core.error import UsageError
 
 from .drawing import COLORS, RANKS, film, picture, stack
+from .predicting import predict
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import RECORDS, compare, digits, phases, records
 from .showing import show_code, show_diff, show_source, table
+
+if str(ROOT) not in sys.path:  # the notebook's own entry ".." is gone after a %cd
+    sys.path.append(str(ROOT))
 
 run: Run | None = None  # of the last cell that began with %%torchrun
 

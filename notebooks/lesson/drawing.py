@@ -3,7 +3,6 @@
 import base64
 import io
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +35,7 @@ STYLE = {
     "image.interpolation": "nearest",
 }
 WIDTH, DPI = 7.2, 100  # inches, pixels per inch
+TITLE = 72  # characters that fit into one line
 
 
 @contextmanager
@@ -76,8 +76,9 @@ def film(title: str, draw: Callable, frames: int, seconds: float, height: float,
 def new_figure(title: str, height: float) -> Figure:
     """An empty figure that pyplot does not know, so that nothing shows it a second time."""
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained", facecolor="white")
-    lines = textwrap.fill(title, 66)
-    figure.suptitle(lines, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    if len(title) > TITLE:
+        raise ValueError(f"a title has one line, of at most {TITLE} characters: {title}")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     return figure
 
 
