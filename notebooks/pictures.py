@@ -241,32 +241,66 @@ def meeting(grid) -> None:
     arrow(grid[2], (2, 1), (4, 1), style="<|-|>")
 
 
-def lanes(axes: Axes, failed: int, fate: str, verdict: str) -> None:
-    """One panel: what two ranks do until the launcher sees one of them fail; not to scale.
+def lanes(axes: Axes, failed: int, how: str, title: str) -> None:
+    """One panel: what two ranks do until the launcher sees one of them end; not to scale.
 
-    failed, fate: which rank, and how (ranks/04_fates.py). verdict: the title.
+    failed, how: which rank fails, and how (ranks/04_failures.py).
     """
-    other, late = 1 - failed, fate in ("hangs", "exits early")
-    seen = {"hangs": 7, "exits early": 5}.get(fate, 1.5)
+    other, late = 1 - failed, how in ("hangs", "exits early")
+    seen = {"hangs": 7, "exits early": 5}.get(how, 1.5)
     mark = {"color": "black", "markersize": 11, "markeredgewidth": 3}
     axes.barh(failed, 1, color=lesson.COLORS["forward"])
-    if fate == "hangs":
+    if how == "hangs":
         axes.barh(failed, 6.6, color="white", left=1, edgecolor=GREY, hatch="//")
     else:
-        axes.plot(1, failed, "o" if fate == "exits early" else "x", **mark)
+        axes.plot(1, failed, "o" if how == "exits early" else "x", **mark)
     axes.barh(other, 3.5 if late else seen, color=lesson.COLORS["forward"])
     if late:
         axes.barh(other, seen - 3.5, color=lesson.COLORS["exposed"], left=3.5)
         axes.plot(seen, other, "x", **mark)
     axes.axvline(seen, color="black", linestyle=":")
     paper = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-    axes.text(1.7, failed, fate, va="center", bbox=paper)
-    axes.set_title(verdict, loc="left")
+    axes.text(1.7, failed, how, va="center", bbox=paper)
+    axes.set_title(title, loc="left")
     axes.set(yticks=[0, 1], yticklabels=["rank 0", "rank 1"], ylim=(1.6, -0.6))
     axes.set(xticks=[], xlim=(0, 8), xlabel="time, not to scale")
 
 
-# ---------------------------------------------------------------- 5. the ring
+# ---------------------------------------------------------------- 5. ring all-reduce
+
+# Of from_scratch.WAYS: what it is called in words, its line and its colour.
+ALGORITHMS = {
+    "star": ("naive, through rank 0", "o-", lesson.RANKS[5]),
+    "tree": ("tree", "s-", lesson.RANKS[2]),
+    "ring": ("ring", "^-", lesson.RANKS[0]),
+}
+
+
+def algorithms(grid) -> None:
+    """Three panels: between which of four ranks vectors or chunks travel, and in which step."""
+    square = [(1, 4), (5, 4), (5, 1), (1, 1)]  # of ranks 0 to 3, clockwise
+    panels = {
+        "naive, through rank 0": ("<|-|>", {(1, 0): "1, 2", (2, 0): "1, 2", (3, 0): "1, 2"}),
+        "tree": ("<|-|>", {(1, 0): "1, 4", (3, 2): "1, 4", (2, 0): "2, 3"}),
+        "ring": ("-|>", {(0, 1): "1-6", (1, 2): "1-6", (2, 3): "1-6", (3, 0): "1-6"}),
+    }
+    for axes, (title, (style, edges)) in zip(grid, panels.items()):
+        for (start, end), steps in edges.items():
+            (x, y), (to_x, to_y) = square[start], square[end]
+            far = 0.24 if x != to_x and y != to_y else 0.22
+            ends = [
+                (a + far * (b - a), c + far * (d - c))
+                for a, b, c, d in ((x, to_x, y, to_y), (to_x, x, to_y, y))
+            ]
+            arrow(axes, *ends, style=style)
+            paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+            middle = (x + to_x) / 2, (y + to_y) / 2
+            axes.text(*middle, steps, ha="center", va="center", fontsize=11, bbox=paper)
+        for rank, (x, y) in enumerate(square):
+            box(axes, x, y, f"{rank}", lesson.RANKS[rank], width=1.3, height=1)
+        bare(axes, (0, 6), (0.2, 4.8), title)
+
+
 # A chunk is four stripes, one for each rank, from left to right. A stripe is filled if what this
 # rank began with is in the sum: a value of 1011 has ranks 0, 1 and 3 in it.
 
@@ -331,11 +365,30 @@ def ring(axes, states: list[list], schedules: list[list], frame: int) -> None:
         if on_the_way:
             sent = state[rank][schedules[rank][done].send].item()
             chunk(axes, (x + to_x) / 2 - 0.45, (y + to_y) / 2 - 0.45, sent, edge=2)
-    texts = {"reduce-scatter": "what comes is added", "all-gather": "what comes is kept"}
-    number, words = (frame + 1) // 2, "start: each rank\nhas only its own"
+    texts = {"reduce-scatter": "received and added", "all-gather": "received and kept"}
+    number, words = (frame + 1) // 2, "start: each rank\nhas its own vector"
     if number:
         phase = schedules[0][number - 1].phase
         words = f"step {number} of 6\n{phase}:\n{texts[phase]}"
     if frame == 12:
-        words = "after 6 steps\nall have all"
+        words = "after 6 steps every\nrank has the sum"
     axes.text(7.2, 3.5, words, ha="center", va="center", linespacing=1.5)
+
+
+# ---------------------------------------------------------------- 5. several nodes
+
+
+def nodes(axes, ranks: list[dict]) -> None:
+    """A frame for each node, in it a box for each rank with its numbers in torchrun's variables."""
+    width = 3.4
+    for own in ranks:
+        node, local = own["GROUP_RANK"], own["LOCAL_RANK"]
+        x = 0.4 + node * (2 * width + 1.4) + (local + 0.5) * width
+        words = f"RANK={own['RANK']}\nLOCAL_RANK={local}\ncuda:{local}"
+        box(axes, x, 1.5, words, lesson.RANKS[own["RANK"]], width=width - 0.3, height=2.1)
+        if local == 0:
+            look = {"fill": False, "edgecolor": GREY, "linewidth": 2, "linestyle": "--"}
+            corner = (x - width / 2 - 0.15, 0.2)
+            axes.add_patch(Rectangle(corner, 2 * width + 0.3, 3.4, **look))
+            axes.text(x - width / 2 + 0.1, 3.05, f"node {node}: GROUP_RANK={node}", va="center")
+    bare(axes, (0.1, 4 * width + 2.1), (0.1, 3.7))
