@@ -1,0 +1,56 @@
+"""What the checks share: data and models that show what a rank has seen."""
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.utils.data import TensorDataset
+
+
+def numbered(count: int) -> TensorDataset:
+    """A data set of (input, label) whose input i is [i, 1.0]: a model can see which one it gets."""
+    numbers = torch.arange(count, dtype=torch.float32)
+    return TensorDataset(torch.stack([numbers, torch.ones(count)], dim=1), torch.zeros(count, 1))
+
+
+class Recorder(nn.Module):
+    """A linear model that notes the numbers of the inputs it is given while it trains: `seen`."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+        self.seen = []
+
+    def forward(self, x):
+        if self.training:
+            self.seen.append([int(number) for number in x[:, 0]])
+        return self.linear(x * 1e-3)
+
+
+def some(numbers, most: int = 6) -> str:
+    """The first of some numbers, as text: '3, 17, 4, ...'."""
+    numbers = list(numbers)
+    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
+
+
+class Collectives:
+    """Notes every collective that Python code starts on this rank: `calls`, as (name, bytes).
+
+    Those that DistributedDataParallel starts itself are not seen: they are started in C++.
+    """
+
+    NAMES = "all_reduce broadcast reduce all_gather all_gather_into_tensor reduce_scatter gather "
+    NAMES += "reduce_scatter_tensor scatter barrier send recv isend irecv broadcast_object_list "
+    NAMES += "all_gather_object batch_isend_irecv all_to_all_single"
+
+    def __init__(self):
+        self.calls = []
+        for name in self.NAMES.split():
+            setattr(dist, name, self.noting(name, getattr(dist, name)))
+
+    def noting(self, name, original):
+        def call(*args, **kwargs):
+            tensors = [value for value in (*args, *kwargs.values()) if torch.is_tensor(value)]
+            self.calls.append((name, sum(t.numel() * t.element_size() for t in tensors[-1:])))
+            return original(*args, **kwargs)
+
+        return call
