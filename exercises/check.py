@@ -125,10 +125,8 @@ def failure(seen: list[ranks.Rank]) -> str | None:
         if rank.end == "prints":
             return f"rank {rank.number} printed more than {ranks.FLOOD:,} bytes: an endless loop?"
         if rank.end == "computes":
-            return (
-                f"rank {rank.number} was still computing after {ranks.BUSY:.0f} s of processor "
-                f"time{place}: an endless loop?"
-            )
+            spent = f"{ranks.BUSY:.0f} s of processor time"
+            return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
     lines = []
     for rank in seen:
         doing = (

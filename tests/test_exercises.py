@@ -3,6 +3,8 @@
 tests/exercises/NN.py holds the other ways: RIGHT and WRONG, edits of our solution.
 """
 
+import re
+
 import pytest
 from conftest import ROOT
 
@@ -57,3 +59,10 @@ def test_an_exercise_is_whole(exercise):
     assert given.split('"""')[1] == solution.split('"""')[1], "one docstring"
     assert f"check.py {exercise.number}" in given.split('"""')[1]
     assert given != solution and len(given.splitlines()) <= 70
+
+
+def test_the_page_lists_all_in_order():
+    text = (ROOT / "exercises/README.md").read_text()
+    rows = re.findall(r"^\| (\d\d) \| \[`\w+`\]\((\w+)/(\w+)\.py\) \| (.+) \| .+ \|$", text, re.M)
+    wanted = [(e.number, e.kind, e.file.stem, e.title) for e in EXERCISES]
+    assert rows == wanted

@@ -7,7 +7,6 @@ more than FLOOD bytes.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import importlib.util
 import linecache
@@ -18,6 +17,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -80,8 +80,7 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) 
     if sys.platform != "win32":
         os.setsid()  # what the reader's code starts is ended with it
         faulthandler.register(signal.SIGUSR1, file=open(folder / f"{rank}.stack", "w"))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank outlives the checker
+    threading.Thread(target=end_with_the_checker, daemon=True).start()
     output = os.open(folder / f"{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -100,6 +99,14 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) 
     part.write_bytes(pickle.dumps(result))
     part.rename(folder / f"{rank}.done")
     time.sleep(3600)  # a rank that ends closes its connections, and the others would fail by that
+
+
+def end_with_the_checker() -> None:
+    """No rank outlives the checker, not even if that is killed."""
+    multiprocessing.parent_process().join()
+    if sys.platform != "win32":
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> dict:
