@@ -32,6 +32,13 @@ def some(numbers, most: int = 6) -> str:
     return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
 
 
+def number(value):
+    """A float if the value is a number or a tensor of one; otherwise its text."""
+    if torch.is_tensor(value) and value.numel() == 1:
+        value = value.item()
+    return float(value) if isinstance(value, (int, float)) else repr(value)
+
+
 class Collectives:
     """Notes every collective that Python code starts on this rank: `calls`, as (name, bytes).
 
