@@ -148,18 +148,21 @@ def tail(rank: ranks.Rank) -> str:
 
 
 def print_list(exercises: list[Exercise]) -> int:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for column in ("", "", "what one would type into a search", ""):
-        table.add_column(column, overflow="fold")
     state = progress()
-    for exercise in exercises:
-        done = state.get(exercise.number, {}).get("done")
-        changed = done and done != fingerprint(exercise.file)
-        mark = "[yellow]changed since[/]" if changed else "[green]done[/]" if done else ""
-        path = escape(str(exercise.file.relative_to(HERE)))
-        table.add_row(exercise.number, f"[cyan]{path}[/]", escape(exercise.title), mark)
-    console.print(table)
-    count = sum(bool(state.get(e.number, {}).get("done")) for e in exercises)
+    count = 0
+    for kind, heading in (("mend", "Mend it: one mistake each"), ("write", "Write it")):
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for column in range(4):
+            table.add_column(no_wrap=column < 3)
+        for exercise in [e for e in exercises if e.kind == kind]:
+            done = state.get(exercise.number, {}).get("done")
+            count += bool(done)
+            changed = done and done != fingerprint(exercise.file)
+            mark = "[yellow]changed[/]" if changed else "[green]done[/]" if done else "    "
+            name = f"[cyan]{exercise.file.stem[3:]}[/]"
+            table.add_row(exercise.number, mark, name, escape(exercise.title))
+        console.print(f"{heading} (exercises/{kind}/)", style="bold")
+        console.print(table)
     console.print(f"\n{count} of {len(exercises)} done. Check one: python exercises/check.py 01")
     return 0
 
