@@ -23,6 +23,7 @@ HINTS = (
     "if LOCAL_RANK is 0 and the file is not there: download. Then dist.barrier(), on all ranks. "
     "Then read.",
 )
+RUNS = psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP
 really_sleep = time.sleep
 
 
@@ -75,7 +76,7 @@ def wait(number, mates, *notes, unless=None):
         start = used = seconds(process)
         since = time.monotonic()
         while not any(Path(f"{number}-{mate}-{note}").exists() for note in notes):
-            runs = process.status() == psutil.STATUS_RUNNING and psutil.LINUX
+            runs = psutil.LINUX and process.status() in RUNS
             if runs or seconds(process) - used > 0.02:
                 used, since = seconds(process), time.monotonic()
             waits = time.monotonic() - since > STILL or used - start > LOOPS

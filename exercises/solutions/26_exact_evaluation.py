@@ -1,4 +1,4 @@
-"""Accuracy and loss do not depend on the number of GPUs
+"""Validation accuracy changes with the number of GPUs: evaluate exactly
 
 Padding counts samples twice, and the mean of the ranks' means is not the mean of all samples. Write
 `evaluate`: the numbers of one process, on any number of ranks, while each sample is computed on one
