@@ -130,7 +130,7 @@ def failure(seen: list[ranks.Rank]) -> str | None:
     lines = []
     for rank in seen:
         doing = (
-            f"waits in {rank.place or 'a line of PyTorch'}"
+            f"waits in {rank.place or 'code outside your file'}"
             if rank.end == "waits"
             else "has finished"
         )
