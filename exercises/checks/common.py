@@ -68,3 +68,20 @@ class Collectives:
             return original(*args, **kwargs)
 
         return call
+
+
+def weights(model: nn.Module) -> dict:
+    """A copy of the parameters: {name: tensor}."""
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def note_weights(model: nn.Module) -> list:
+    """A list that gets a copy of the parameters before each forward pass of the model."""
+    notes = []
+    model.register_forward_pre_hook(lambda *_: notes.append(weights(model)))
+    return notes
+
+
+def digits(tensor) -> str:
+    """The numbers of a small tensor, as text: '0.1234, -1.5'."""
+    return ", ".join(f"{number:.4g}" for number in tensor.flatten().tolist())
