@@ -116,10 +116,14 @@ def judge(exercise: Exercise, file: Path) -> str | None:
 
 def failure(seen: list[ranks.Rank]) -> str | None:
     """What went wrong if not all ranks came to their end: the cause, not a rank that waited."""
-    for rank in seen:
+    ends = {
+        "died": 0,
+        "prints": 1,
+        "computes": 2,
+        "raised": 3,
+    }  # others may have failed by the first
+    for rank in sorted(seen, key=lambda rank: ends.get(rank.end, 9)):
         place = f" in {rank.place}" if rank.place else ""
-        if rank.end == "raised":
-            return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
         if rank.end == "died":
             return f"the process of rank {rank.number} ended by itself{tail(rank)}"
         if rank.end == "prints":
@@ -127,6 +131,8 @@ def failure(seen: list[ranks.Rank]) -> str | None:
         if rank.end == "computes":
             spent = f"{ranks.BUSY:.0f} s of processor time"
             return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
+        if rank.end == "raised":
+            return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
     lines = []
     for rank in seen:
         doing = (

@@ -202,7 +202,8 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
     rank = Rank(number, reason or "died")
     if (out := folder / f"{number}.out").exists():
         rank.output = out.read_bytes()[-2000:].decode(errors="replace")
-    if (done := folder / f"{number}.done").exists():
+    done = folder / f"{number}.done"
+    if reason is None and done.exists():  # with a reason, it may have failed while all were ended
         result = pickle.loads(done.read_bytes())
         rank.end = "raised" if "error" in result else "finished"
         rank.values = result.get("values", {})
