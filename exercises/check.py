@@ -116,13 +116,8 @@ def judge(exercise: Exercise, file: Path) -> str | None:
 
 def failure(seen: list[ranks.Rank]) -> str | None:
     """What went wrong if not all ranks came to their end: the cause, not a rank that waited."""
-    ends = {
-        "died": 0,
-        "prints": 1,
-        "computes": 2,
-        "raised": 3,
-    }  # others may have failed by the first
-    for rank in sorted(seen, key=lambda rank: ends.get(rank.end, 9)):
+    ends = ["died", "prints", "computes", "raised"]  # the cause first: others may fail by it
+    for rank in sorted(seen, key=lambda rank: [*ends, rank.end].index(rank.end)):
         place = f" in {rank.place}" if rank.place else ""
         if rank.end == "died":
             return f"the process of rank {rank.number} ended by itself{tail(rank)}"
@@ -133,15 +128,13 @@ def failure(seen: list[ranks.Rank]) -> str | None:
             return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
         if rank.end == "raised":
             return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
-    lines = []
+    if all(rank.end == "finished" for rank in seen):
+        return None
+    lines = ["it hangs:"]
     for rank in seen:
-        doing = (
-            f"waits in {rank.place or 'code outside your file'}"
-            if rank.end == "waits"
-            else "has finished"
-        )
-        lines.append(f"rank {rank.number} {doing}")
-    return "\n".join(["it hangs:", *lines]) if any(r.end == "waits" for r in seen) else None
+        place = f"waits in {rank.place or 'code outside your file'}"
+        lines.append(f"rank {rank.number} {'has finished' if rank.end == 'finished' else place}")
+    return "\n".join(lines)
 
 
 def tail(rank: ranks.Rank) -> str:

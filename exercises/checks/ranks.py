@@ -150,10 +150,10 @@ def watch(processes: list, folder: Path) -> dict[int, str]:
         for n in left:
             out = folder / f"{n}.out"
             if out.exists() and out.stat().st_size > FLOOD:
-                return {n: "prints"}
+                return dict.fromkeys(alive, "waits") | {n: "prints"}
         now = {n: seconds_used(processes[n].pid) for n in left}
         if busy := [n for n in left if now[n] > BUSY]:
-            return stacks(busy, processes, "computes")
+            return dict.fromkeys(alive, "waits") | stacks(busy, processes, "computes")
         if now.keys() != used.keys() or any(now[n] - used[n] > 0.02 for n in now):
             used, since = now, time.monotonic()
         elif time.monotonic() - since > IDLE:
