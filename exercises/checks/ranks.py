@@ -94,10 +94,11 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) 
         if isinstance(error, SyntaxError) and error.filename == str(file):
             place = line(file, error.lineno)
         result |= {"error": f"{type(error).__name__}: {error}".strip(": "), "place": place}
-        (folder / f"{rank}.failed").touch()
     part = folder / f"{rank}.part"
     part.write_bytes(pickle.dumps(result))
     part.rename(folder / f"{rank}.done")
+    if "error" in result:  # after that: the checker ends all ranks as soon as it sees this file
+        (folder / f"{rank}.failed").touch()
     time.sleep(3600)  # a rank that ends closes its connections, and the others would fail by that
 
 
