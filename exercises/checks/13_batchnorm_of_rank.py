@@ -65,7 +65,7 @@ def judge(ranks):
             return (
                 "the model in the file has a BatchNorm whose running_mean is 0: it has seen no data"
             )
-        if abs(returned - rank["wanted"]) > 1e-5 * rank["wanted"]:
+        if not abs(returned - rank["wanted"]) <= 1e-5 * rank["wanted"]:  # or not a number
             return (
                 f"train returned {returned:.6g} on rank {number}; the model in the file, tested "
                 f"on the same data, has a loss of {rank['wanted']:.6g}"

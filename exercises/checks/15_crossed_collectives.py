@@ -41,6 +41,8 @@ def judge(ranks):
                 )
             for name in counts[number]:
                 parts = [other[name] for other in counts]
+                if not isinstance(summed[name], int | float):
+                    return f"totals is to return numbers; that of {name!r} is {summed[name]!r}"
                 if summed[name] != sum(parts):
                     return (
                         f"the ranks have counted {' + '.join(map(str, parts))} = {sum(parts)} "

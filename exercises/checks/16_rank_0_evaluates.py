@@ -73,7 +73,7 @@ def judge(ranks):
     if len(returned) != EPOCHS:
         return f"after {EPOCHS} epochs train returned {len(returned)} losses on rank 0"
     for epoch, (one, other) in enumerate(zip(returned, wanted)):
-        if abs(one - other) > 1e-4 * other:
+        if not abs(one - other) <= 1e-4 * other:  # or not a number
             return (
                 f"the validation loss after epoch {epoch} was to be {other:.5f}, that of rank 0's "
                 f"model in eval mode; train returned {one:.5f}"
