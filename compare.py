@@ -181,9 +181,10 @@ def find_data(given):
         reason = " ".join(str(error).split())[-80:]
         if given or "MNIST_ROOT" in os.environ:
             fail(f"no MNIST in {root} ({reason}); python tools/draw_digits.py {root} draws digits")
+        print(f"no MNIST in {root}, no download ({reason}): digits are drawn instead", flush=True)
         root = Path("data", "drawn")
         if not root.exists() and subprocess.run([sys.executable, DRAW, root]).returncode:
-            fail(f"no MNIST, no download ({reason}), and nothing could be drawn")
+            fail("no digits could be drawn")
         test_set = datasets.MNIST(root, train=False)
     if zlib.crc32(test_set.data.numpy()) == 0xE4CA5F57:
         return root, "MNIST"

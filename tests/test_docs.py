@@ -20,10 +20,10 @@ import textwrap
 import pytest
 import torch
 from conftest import ROOT, STAGES, free_port
-from test_minimal import SAME_ORDER
 
 import compare
 
+EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -106,18 +106,43 @@ def difference(before, after):
 # ---------------------------------------------------------------- a script of one's own
 
 
+def trained_by(reader, launcher, script):
+    """Run a script -> what it prints, and the weights that it saves."""
+    (reader.folder / "own.py").write_text(script)
+    result = reader.run(f"{launcher} own.py", OMP_NUM_THREADS="1")
+    assert result.code == 0, result
+    return result.out, torch.load(reader.folder / "regression.pt", weights_only=True)
+
+
+def distance(one, other):
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
 def test_one_rank_of_the_adapted_script_trains_the_weights_of_the_plain_one(reader):
-    (reader.folder / "sitecustomize.py").write_text(SAME_ORDER)
-    trained = []
-    for launcher, script in (("python", "before"), ("torchrun --standalone", "after")):
-        command = f"{launcher} {ROOT}/docs/examples/adapt_{script}.py"
-        result = reader.run(command, PYTHONPATH=str(reader.folder), OMP_NUM_THREADS="1")
-        assert result.code == 0, result
-        weights = torch.load(reader.folder / "regression.pt", weights_only=True)
-        trained.append((result.out, weights))
-    assert trained[0][0] == trained[1][0] and "on 2000 points" in trained[0][0]
-    assert trained[0][1].keys() == trained[1][1].keys()
-    assert all(torch.equal(trained[0][1][name], trained[1][1][name]) for name in trained[0][1])
+    """As adapt.md's "Is it right" has it: the plain script takes the sampler of a single rank."""
+    before, after = ((EXAMPLES / f"adapt_{name}.py").read_text() for name in ("before", "after"))
+    sampler = "    sampler = DistributedSampler(train_set, num_replicas=1, rank=0)\n"
+    before = before.replace("import DataLoader", "import DataLoader, DistributedSampler")
+    before = before.replace("    loader = ", f"{sampler}    loader = ")
+    before = before.replace("shuffle=True", "sampler=sampler")
+    loop = "    for epoch in range(8):\n"
+    before = before.replace(loop, f"{loop}        sampler.set_epoch(epoch)\n")
+    said, weights = trained_by(reader, "python", before)
+    said_too, weights_too = trained_by(reader, "torchrun --standalone", after)
+    assert said == said_too and "on 2000 points" in said
+    assert distance(weights, weights_too) == 0
+
+
+@pytest.mark.slow
+def test_two_ranks_of_the_adapted_script_train_the_weights_of_one(reader):
+    script = (EXAMPLES / "adapt_after.py").read_text()
+    plain = re.sub(r"\n.*# augmentation", "", script)
+    weights = []
+    for ranks in (1, 2):
+        launcher = f"torchrun --standalone --nproc-per-node {ranks}"
+        weights.append(trained_by(reader, launcher, plain)[1])
+    assert script != plain and distance(*weights) < 1e-5
 
 
 @pytest.mark.slow
@@ -202,7 +227,7 @@ def test_every_page_of_docs_is_in_the_index():
 
 def test_quoted_blocks_are_marked_on_the_pages_that_show_code():
     """A python block on docs/ is run, or quoted from a file; the others are listed here."""
-    sketches = {"adapt.md": 1}  # gradient accumulation: needs a model and batches
+    sketches = {"adapt.md": 2}  # need a model and batches, or a script of one's own
     for page in (ROOT / "docs").glob("*.md"):
         text = page.read_text()
         blocks = text.count("\n```python\n")
