@@ -202,7 +202,7 @@ def test_every_page_of_docs_is_in_the_index():
 
 def test_quoted_blocks_are_marked_on_the_pages_that_show_code():
     """A python block on docs/ is run, or quoted from a file; the others are listed here."""
-    sketches = {"adapt.md": 1}  # gradient accumulation: needs a model and batches
+    sketches = {}
     for page in (ROOT / "docs").glob("*.md"):
         text = page.read_text()
         blocks = text.count("\n```python\n")
