@@ -39,8 +39,8 @@ def main() -> None:
     parser = common.flags(__doc__, epochs=2)
     add = parser.add_argument
     add("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
-    add("--seeds", type=int, default=5, help="trainings of each setting (5)")
-    add("--images", type=int, default=24_000, help="how many of the training set (24000)")
+    add("--seeds", type=int, default=3, help="trainings of each setting (3)")
+    add("--images", type=int, default=12_000, help="how many of the training set (12000)")
     add("--factors", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="times the base batch")
     args = common.parse(parser, epochs=1, seeds=1)
     if args.factors[0] != 1 or min(args.factors) < 1 or BASE * max(args.factors) > args.images:

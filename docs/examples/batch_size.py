@@ -76,7 +76,7 @@ def main():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    images, labels = (part.to(device) for part in load(args.data, True, 24_000))
+    images, labels = (part.to(device) for part in load(args.data, True, 12_000))
     lr = args.lr or RATES[args.optimizer]
     peak = scaled_rate(args.rule, lr, args.batch_size / args.base_batch)
     rates = schedule(lr, peak, args.epochs * (len(images) // args.batch_size))
