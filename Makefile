@@ -1,6 +1,6 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
-# make bench       run the benchmarks, put what they print on the pages (40 minutes)
+# make bench       run the benchmarks, put what they print on the pages (45 minutes)
 # make test        lint and the quick tests: five to ten minutes on two cores
 # make test-slow   the tests that take longer: twenty minutes
 # make sync        copy the lower half of stage 1's train.py into the other stages

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"<!-- measured -->\n\n```sh\n([^\n]+)\n```\n\n```\n.*?```\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- measured -->\n\n```sh\n([^`]+)\n```\n\n```\n.*?```\n", re.DOTALL)
 
 
 def main() -> int:
@@ -56,13 +56,11 @@ def script_of(command: str) -> str:
 
 def run(command: str, data: Path) -> tuple[int, str]:
     """Run a command of a page from the repository's root -> exit code, what it printed."""
-    words = shlex.split(command)
-    if "--data" in words:
-        words[words.index("--data") + 1] = str(data.resolve())
-    if words[1] == "-m":
-        words += ["--results", "benchmarks/results"]
+    command = command.replace("--data data", f"--data {shlex.quote(str(data.resolve()))}")
+    if command.startswith("python -m benchmarks."):
+        command += " --results benchmarks/results"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python and torchrun
-    env = os.environ | {"PATH": path}
+    words, env = ["bash", "-ec", command], os.environ | {"PATH": path}
     result = subprocess.run(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
     return result.returncode, result.stdout
 

@@ -1,0 +1,206 @@
+"""Does the learning rate have to grow with the batch? Three rules, several seeds, on MNIST.
+
+Trains as docs/examples/batch_size.py does, in one process: the number of ranks that split a batch
+does not matter. Only batch and rate change; images, epochs and the form of the schedule stay. The
+base batch is trained at other rates, too: a rule presumes that the base rate is a good one.
+
+    python -m benchmarks.batch_size --data data
+    python -m benchmarks.batch_size --seeds 1 --images 240 --factors 1 2
+"""
+
+import argparse
+import functools
+import importlib
+import multiprocessing
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks import common
+
+example = importlib.import_module("docs.examples.batch_size")
+
+BASE = 60  # images per step
+RULES = {  # name -> rule, and whether the rate begins at the base rate and warms up
+    "fixed": ("fixed", True),
+    "sqrt, warm-up": ("sqrt", True),
+    "linear, warm-up": ("linear", True),
+    "linear, no warm-up": ("linear", False),
+}
+COLORS = dict(zip(RULES, ("#000000", "#0072B2", "#D55E00", "#E69F00")))  # Okabe and Ito's
+OTHER_RATES = (0.25, 0.5, 2, 4)  # times the base rate
+TITLES = {"sgd": "SGD with momentum", "adam": "Adam"}
+
+
+def main() -> None:
+    parser = common.flags(__doc__, epochs=2)
+    add = parser.add_argument
+    add("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
+    add("--seeds", type=int, default=3, help="trainings of each setting (3)")
+    add("--images", type=int, default=12_000, help="how many of the training set (12000)")
+    add("--factors", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="times the base batch")
+    args = common.parse(parser, epochs=1, seeds=1)
+    if args.factors[0] != 1 or min(args.factors) < 1 or BASE * max(args.factors) > args.images:
+        parser.error(f"--factors: 1 comes first, and {BASE} times each is at most --images")
+    test_set = common.stage1.load_mnist(args.data)[1]
+    results = {
+        "about": f"{common.about()}, {args.seeds} seed(s)",
+        "dataset": common.dataset_name(test_set),
+        "images": args.images,
+        "epochs": args.epochs,
+        "settings": measure(args),
+    }
+    print(report(results))
+    if args.results:
+        common.write_json(args.results / "batch_size.json", results)
+        common.write_picture(args.results / "batch_size.png", draw(results))
+
+
+# ---------------------------------------------------------------- training
+
+
+def measure(args: argparse.Namespace) -> list[dict]:
+    """Train each setting with each seed, one process per core -> the settings with accuracies."""
+    settings = plan(args.factors)
+    jobs = [(args, setting, seed) for setting in settings for seed in range(args.seeds)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(common.cores(), mp_context=context) as pool:
+        accuracies = list(pool.map(train_once, *zip(*jobs)))
+    for number, setting in enumerate(settings):
+        setting["accuracy"] = accuracies[number * args.seeds : (number + 1) * args.seeds]
+    return settings
+
+
+def plan(factors: list[int]) -> list[dict]:
+    """-> settings: the base batch, also at other rates, then each rule at each larger batch"""
+    settings = []
+    for optimizer, lr in example.RATES.items():
+        for multiple in (1, *OTHER_RATES):
+            rate, rule = lr * multiple, "base" if multiple == 1 else "other rate"
+            settings.append(setting(optimizer, rule, 1, rate, rate))
+        for factor in factors[1:]:
+            for name in rules_of(optimizer):
+                rule, warm_up = RULES[name]
+                peak = example.scaled_rate(rule, lr, factor)
+                settings.append(setting(optimizer, name, factor, lr if warm_up else peak, peak))
+    return settings
+
+
+def setting(optimizer: str, rule: str, factor: int, first: float, peak: float) -> dict:
+    return {"optimizer": optimizer, "rule": rule, "factor": factor, "first": first, "peak": peak}
+
+
+def rules_of(optimizer: str) -> list[str]:
+    """Only SGD is trained without warm-up, too."""
+    return list(RULES) if optimizer == "sgd" else list(RULES)[:3]
+
+
+def train_once(args: argparse.Namespace, setting: dict, seed: int) -> float:
+    """-> accuracy on the test set, from 0 to 1"""
+    torch.set_num_threads(1)
+    images, labels = load(args.data, True, args.images)
+    batch_size = BASE * setting["factor"]
+    steps = args.epochs * (len(images) // batch_size)
+    model = example.make_model(seed)
+    optimizer = example.OPTIMIZERS[setting["optimizer"]](model.parameters())
+    rates = example.schedule(setting["first"], setting["peak"], steps)
+    example.train(model, optimizer, rates, images, labels, batch_size)
+    return example.accuracy(model, *load(args.data, False, 10_000))
+
+
+@functools.cache
+def load(data: Path, train: bool, count: int) -> tuple[Tensor, Tensor]:
+    return example.load(data, train, count)
+
+
+# ---------------------------------------------------------------- what came out
+
+
+def report(results: dict) -> str:
+    """For each optimizer: a line per batch with the accuracies of the rules, and other rates."""
+    images = f"{results['images']:,} images, {results['epochs']} epoch(s)"
+    lines = [f"{results['dataset']}, {images}, {results['about']}"]
+    lines += ["test accuracy in %, mean of the seeds (smallest to largest)"]
+    for optimizer, title in TITLES.items():
+        rules, rows = rules_of(optimizer), []
+        for factor in factors_of(results):
+            steps = results["epochs"] * (results["images"] // (BASE * factor))
+            cells = [spread(accuracies(results, optimizer, rule, factor)) for rule in rules]
+            rows.append([str(BASE * factor), str(steps), *cells])
+        lines += ["", f"{title}. {finding(results, optimizer)}"]
+        lines += [common.table(["images per step", "steps", *rules], rows)]
+        base = [row for row in results["settings"] if row["optimizer"] == optimizer]
+        base = sorted((row for row in base if row["factor"] == 1), key=lambda row: row["peak"])
+        rows = [[f"{row['peak']:g}", spread(row["accuracy"])] for row in base]
+        lines += ["", common.table([f"rate, {BASE} images per step", "test accuracy"], rows)]
+    return "\n".join(lines)
+
+
+def factors_of(results: dict) -> list[int]:
+    return sorted({row["factor"] for row in results["settings"]})
+
+
+def accuracies(results: dict, optimizer: str, rule: str, factor: int) -> list[float]:
+    """Those of the seeds; the base batch is the same under every rule."""
+    wanted = optimizer, "base" if factor == 1 else rule, factor
+    for row in results["settings"]:
+        if (row["optimizer"], row["rule"], row["factor"]) == wanted:
+            return row["accuracy"]
+    raise KeyError(wanted)
+
+
+def spread(values: list[float]) -> str:
+    """In percent: the mean and, of several, the smallest and the largest."""
+    mean, low, high = (100 * value for value in (statistics.mean(values), min(values), max(values)))
+    return f"{mean:.2f}" if len(values) == 1 else f"{mean:.2f} ({low:.2f} to {high:.2f})"
+
+
+def finding(results: dict, optimizer: str) -> str:
+    """Up to which batch the seeds of a rule reach those of the base batch."""
+    worst = min(accuracies(results, optimizer, "base", 1))
+    parts = []
+    for rule in rules_of(optimizer):
+        reached = BASE
+        for factor in factors_of(results):
+            if max(accuracies(results, optimizer, rule, factor)) < worst:
+                break
+            reached = BASE * factor
+        parts.append(f"{rule}: {reached}")
+    return f"Largest batch as accurate as the smallest: {'; '.join(parts)}"
+
+
+def draw(results: dict):
+    """A panel per optimizer: the test error over the batch, a line per rule, bars for the seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.4), layout="constrained")  # inches
+    for axes, (optimizer, title) in zip(figure.subplots(1, 2, sharey=True), TITLES.items()):
+        for rule in rules_of(optimizer):
+            factors = factors_of(results)
+            found = [accuracies(results, optimizer, rule, factor) for factor in factors]
+            errors = [[100 * (1 - value) for value in values] for values in found]
+            means = [statistics.mean(values) for values in errors]
+            low = [mean - min(values) for mean, values in zip(means, errors)]
+            high = [max(values) - mean for mean, values in zip(means, errors)]
+            batches = [BASE * factor for factor in factors]
+            style = {"color": COLORS[rule], "capsize": 4, "label": rule}
+            axes.errorbar(batches, means, [low, high], fmt="o-", **style)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(batches, [str(batch) for batch in batches])
+        ticks = (1, 2, 5, 10, 20, 50, 100)
+        axes.set_yticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("images per step", fontsize=11)
+        axes.set_title(f"{title}, {example.RATES[optimizer]:g} for {BASE} images", loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=10)
+    figure.axes[0].set_ylabel("test error in % (log scale)", fontsize=11)
+    return figure
+
+
+if __name__ == "__main__":
+    main()

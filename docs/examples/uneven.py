@@ -1,0 +1,120 @@
+"""Ranks with different numbers of batches: the hang at the end of the data, and ways out of it.
+
+Two epochs of a stream in several ways. The second command is a way that ends in an abort (on CPUs).
+
+torchrun --standalone --nproc-per-node 2 docs/examples/uneven.py
+torchrun --standalone --nproc-per-node 2 docs/examples/uneven.py --way "join, all_reduce"
+"""
+
+import argparse
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a process group: docs/backends.md says why
+import torch.nn as nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+WAYS = ["stop", "repeat", "join", "join, broadcast", "join, throw", "bare", "join, all_reduce"]
+
+
+class Stream(IterableDataset):
+    """Reads files one after the other, and has neither a length nor an index."""
+
+    def __iter__(self):
+        samples = torch.randn(1003, 8, generator=torch.Generator().manual_seed(0))
+        files = samples.split(17)  # stand for 59 files on a disk
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        info = get_worker_info()  # None without loader workers
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        for file in files[rank * workers + worker :: world_size * workers]:
+            yield from file
+
+
+def in_step(loader, repeat, device):
+    """As many batches on all ranks: until one rank has had all of its own, or (repeat) all have."""
+    iterator, done = iter(loader), 0
+    while True:
+        batch = next(iterator, None)
+        if batch is None:
+            done = 1
+            if repeat:
+                iterator = iter(loader)
+                batch = next(iterator)
+        ended = torch.tensor(done, device=device)
+        dist.all_reduce(ended, dist.ReduceOp.MIN if repeat else dist.ReduceOp.MAX)
+        if ended:
+            return
+        yield batch
+
+
+def train(way, device):
+    """Two epochs -> steps, samples, the weights early in the second epoch, how it ended."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
+    group = dist.new_group(timeout=timedelta(seconds=5 if way == "bare" else 300))
+    ddp_model = DistributedDataParallel(model, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = DataLoader(Stream(), batch_size=50, num_workers=2)
+    steps, samples, weights, ends = 0, 0, None, "ok"
+    for epoch in range(2):
+        batches = in_step(loader, way == "repeat", device) if way in ("stop", "repeat") else loader
+        join, throw = way.startswith("join"), way == "join, throw"
+        try:
+            with Join([ddp_model], enable=join, throw_on_early_termination=throw):
+                for number, x in enumerate(batches):
+                    loss = (ddp_model(x.to(device)) - 1).square().mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    if throw or way == "join, all_reduce":
+                        dist.all_reduce(loss.detach(), group=group)  # to print it, say
+                    optimizer.step()
+                    steps, samples = steps + 1, samples + len(x)
+                    if (epoch, number) == (1, 4):
+                        weights = nn.utils.parameters_to_vector(model.parameters()).tolist()
+        except RuntimeError as error:
+            print(f"rank {dist.get_rank()}, {way}: {error}\n", end="")
+            ends = "RuntimeError"
+            if way == "bare":
+                break
+        if way == "join, broadcast":
+            broadcast_state(optimizer, steps, device)
+    return steps, samples, weights, ends
+
+
+def broadcast_state(optimizer, steps, device):
+    """The momentum of the rank that has trained longest: Join broadcasts weights and buffers."""
+    last = torch.tensor(steps * dist.get_world_size() + dist.get_rank(), device=device)
+    dist.all_reduce(last, dist.ReduceOp.MAX)
+    for state in optimizer.state.values():
+        dist.broadcast(state["momentum_buffer"], int(last) % dist.get_world_size())
+
+
+def main():
+    if "RANK" not in os.environ:
+        raise SystemExit("start it with torchrun, as the first lines of this file show")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--way", choices=WAYS, help="only this one")
+    only = parser.parse_args().way
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    rows = ["way                 steps  samples  weights differ  ends on rank 0, 1, ..."]
+    for way in [only] if only else WAYS[:-1]:
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, train(way, device))
+        steps, samples, weights, ends = zip(*found)
+        differ = (torch.tensor(weights[0]) - torch.tensor(weights[-1])).abs().max()
+        differ = "-" if way == "bare" else f"{differ:.0e}"
+        rows.append(f"{way:<16} {steps!s:>8} {sum(samples):>8,} {differ:>15}  {', '.join(ends)}")
+    if dist.get_rank() == 0:
+        print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

@@ -1,0 +1,73 @@
+"""The loss that train returns is that of the saved model, on the test data of all ranks."""
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+WORLD_SIZES = (2, 3)
+STEPS = 6
+HINTS = (
+    "Which numbers of the model does the test use, and are they equal on all ranks? Compare "
+    "model.state_dict() of two ranks after the last step.",
+    "Gradients are averaged, the running statistics of BatchNorm are not: each rank gathers them "
+    "from its own batches. The file has those of rank 0.",
+    "Before saving and testing: for buffer in model.buffers(): dist.broadcast(buffer, src=0).",
+)
+
+
+def make_model(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+
+def data(rank):
+    """The batches of a rank, and its test data: other numbers on each rank, and more of them."""
+    torch.manual_seed(100 + rank)
+    x = torch.rand(STEPS + 1, 6 + rank, 2) + 2 * rank
+    y = x.sum(2, keepdim=True)
+    return list(zip(x[:-1], y[:-1])), x[-1], y[-1]
+
+
+def observe(mine):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    batches, x, y = data(rank)
+    model, calls = make_model(seed=rank), []
+    model.register_forward_hook(lambda module, *_: calls.append(module.training))
+    returned = mine.train(model, batches, x, y, "model.pt")
+    found = {"returned": returned, "steps": sum(calls), "calls": len(calls)}
+    dist.barrier()
+    try:
+        saved = make_model(seed=0)
+        saved.load_state_dict(torch.load("model.pt"))
+    except Exception as error:
+        return found | {"error": f"{type(error).__name__}: {error}"}
+    saved.eval()
+    with torch.no_grad():
+        tests = [data(other)[1:] for other in range(world_size)]
+        squares = torch.cat([(saved(x) - y).square() for x, y in tests])
+    found["statistics"] = saved[1].running_mean.abs().sum().item()
+    return found | {"wanted": squares.mean().item()}
+
+
+def judge(ranks):
+    for number, rank in enumerate(ranks):
+        returned = rank["returned"]
+        if not isinstance(returned, float):
+            return f"train is to return the loss, a float; on rank {number} it is {returned!r}"
+        if rank["steps"] < STEPS:
+            return (
+                f"rank {number} has {STEPS} batches; it trained on {rank['steps']} of them in "
+                f"train mode"
+            )
+        if error := rank.get("error"):
+            return f"the model cannot be loaded from the file:\n{error}"
+        if not rank["statistics"]:
+            return (
+                "the model in the file has a BatchNorm whose running_mean is 0: it has seen no data"
+            )
+        if not abs(returned - rank["wanted"]) <= 1e-5 * rank["wanted"]:  # or not a number
+            return (
+                f"train returned {returned:.6g} on rank {number}; the model in the file, tested "
+                f"on the same data, has a loss of {rank['wanted']:.6g}"
+            )
+    return None

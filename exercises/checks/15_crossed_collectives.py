@@ -1,0 +1,51 @@
+"""For each class the sum is that of all ranks' counts, whatever the order in which they counted."""
+
+import torch.distributed as dist
+
+WORLD_SIZES = (2, 3)
+HINTS = (
+    "Print the name before each all_reduce on every rank. Which names does the first call add up?",
+    "An all_reduce has no name: the n-th call of one rank meets the n-th call of the other. A dict "
+    "keeps the order in which its keys came, another one on each rank.",
+    "Loop over sorted(counts), or all_reduce one tensor of all counts, sorted by name.",
+)
+NAMES = "cat dog owl fox bee ant elk".split()
+
+
+def make_counts(rank, classes):
+    """Other numbers on each rank, in another order, which is not that of the numbers either."""
+    names = NAMES[:classes]
+    numbers = {name: 10**rank * (1 + (i * 3 + rank) % 8) for i, name in enumerate(names)}
+    start = rank % classes
+    return {name: numbers[name] for name in names[start:] + names[:start]}
+
+
+def observe(mine):
+    found = []
+    for classes in (1, 2, 7):
+        counts = [make_counts(rank, classes) for rank in range(dist.get_world_size())]
+        summed = mine.totals(dict(counts[dist.get_rank()]))
+        found.append((summed, counts))
+    return {"found": found}
+
+
+def judge(ranks):
+    for number, rank in enumerate(ranks):
+        for summed, counts in rank["found"]:
+            if not isinstance(summed, dict):
+                return f"totals is to return a dict; on rank {number} it returned {summed!r}"
+            if set(summed) != set(counts[0]):
+                return (
+                    f"on rank {number} totals returned the classes {', '.join(map(str, summed))}; "
+                    f"counted were {', '.join(counts[number])}"
+                )
+            for name in counts[number]:
+                parts = [other[name] for other in counts]
+                if not isinstance(summed[name], int | float):
+                    return f"totals is to return numbers; that of {name!r} is {summed[name]!r}"
+                if summed[name] != sum(parts):
+                    return (
+                        f"the ranks have counted {' + '.join(map(str, parts))} = {sum(parts)} "
+                        f"images of {name!r}; on rank {number} totals says {summed[name]}"
+                    )
+    return None

@@ -1,0 +1,98 @@
+"""All batches of all ranks are used in each epoch, in steps that all ranks take together."""
+
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from exercises.checks.common import Recorder, digits, note_weights, some, weights
+
+WORLD_SIZES = (2, 3)
+SIZE, EPOCHS = 2, 2
+COUNTS = {2: (3, 5), 3: (4, 2, 3)}  # the batches of each rank
+HINTS = (
+    "Which rank has finished, which one waits, and in which step of which epoch?",
+    "Each backward all-reduces: the ranks have to make the same number of steps, or somebody has "
+    "to answer for a rank that is done. Dropping the rest would leave images out.",
+    "`with Join([ddp_model]):` around the loop over the batches, from "
+    "torch.distributed.algorithms.join; or start again with the first batches until the rank with "
+    "the most is done: all_reduce the number with MAX.",
+)
+
+
+def numbers(rank, count):
+    """The images of a rank, in batches: [[100, 101], [102, 103], ...]"""
+    return [[100 * rank + SIZE * n + i for i in range(SIZE)] for n in range(count)]
+
+
+def batch_of(images):
+    x = torch.tensor([[float(image), 1.0] for image in images])
+    return x, x[:, :1] * 1e-2
+
+
+def observe(mine):
+    rank, counts = dist.get_rank(), COUNTS[dist.get_world_size()]
+    torch.manual_seed(rank)
+    model = Recorder()
+    notes = note_weights(model)
+    mine.train(model, [batch_of(images) for images in numbers(rank, counts[rank])], EPOCHS)
+    vectors = [torch.cat([w.flatten() for w in note.values()]) for note in [*notes, weights(model)]]
+    return {"weights": vectors, "seen": model.seen}
+
+
+def judge(ranks):
+    counts = COUNTS[len(ranks)]
+    if wrong := left_out(ranks, counts) or not_together(ranks):
+        return f"with {', '.join(map(str, counts[:-1]))} and {counts[-1]} batches {wrong}"
+    return None
+
+
+def left_out(found, counts):
+    times = Counter(image for rank in found for images in rank["seen"] for image in images)
+    for number, count in enumerate(counts):
+        images = [image for images in numbers(number, count) for image in images]
+        if missing := [image for image in images if times[image] < EPOCHS]:
+            return (
+                f"the images {some(missing)} of rank {number} were trained on "
+                f"{times[missing[0]]} times in {EPOCHS} epochs"
+            )
+    return None
+
+
+def not_together(found):
+    most = max(range(len(found)), key=lambda number: len(found[number]["weights"]))
+    for number, rank in enumerate(found):
+        had = iter(found[most]["weights"])  # a rank may leave steps to others, in order
+        for step, weight in enumerate(rank["weights"]):
+            if not any(close(weight, one) for one in had):
+                return (
+                    f"rank {number} has the weights {digits(weight)} after {step} steps; rank "
+                    f"{most} never has these, or had them before"
+                )
+        if not close(weight, last := found[most]["weights"][-1]):
+            return (
+                f"rank {number} has the weights {digits(weight)} at the end, rank {most} has "
+                f"{digits(last)}"
+            )
+    return not_averaged(found)
+
+
+def not_averaged(found):
+    """In the first step, in which all ranks have a batch."""
+    before, after = found[0]["weights"][:2]
+    model = Recorder().eval()
+    torch.nn.utils.vector_to_parameters(before, model.parameters())
+    losses = [F.mse_loss(model(x), y) for x, y in (batch_of(rank["seen"][0]) for rank in found)]
+    gradients = torch.autograd.grad(sum(losses) / len(losses), list(model.parameters()))
+    wanted = -0.1 * torch.cat([gradient.flatten() for gradient in gradients])
+    if not torch.allclose(after - before, wanted, rtol=0.01, atol=1e-6):
+        return (
+            f"the first step added {digits(after - before)} to the weights; the average of the "
+            f"ranks' gradients would add {digits(wanted)}"
+        )
+    return None
+
+
+def close(one, other):
+    return torch.allclose(one, other, rtol=1e-6, atol=1e-9)

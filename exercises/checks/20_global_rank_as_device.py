@@ -1,0 +1,63 @@
+"""Two nodes, as many GPUs on each as it has processes: each process gets one of its own."""
+
+import os
+
+import torch
+
+from exercises.checks.common import some
+
+WORLD_SIZES = (2, 4)
+HINTS = (
+    "Write down, for each process of both nodes, which GPU it takes and which its node has.",
+    "RANK counts the processes of all nodes. The GPUs of each node are numbered from 0.",
+    "torchrun also sets LOCAL_RANK, which counts the processes of each node from 0: take that.",
+)
+
+
+def observe(mine):
+    rank, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) // 2
+    node, local_rank = divmod(rank, gpus)
+    os.environ |= {"LOCAL_RANK": f"{local_rank}", "LOCAL_WORLD_SIZE": f"{gpus}"}
+    os.environ |= {"GROUP_RANK": f"{node}", "GROUP_WORLD_SIZE": "2", "NODE_RANK": f"{node}"}
+    current = [0]
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: gpus
+    torch.cuda.set_device = lambda device: current.append(number(device))
+    torch.cuda.current_device = lambda: current[-1]
+    device = mine.device_of_this_rank()
+    if not isinstance(device, torch.device) or device.type != "cuda":
+        return {"wrong": repr(device)}
+    return {"index": current[-1] if device.index is None else device.index, "node": node}
+
+
+def number(device):
+    """cuda:1, torch.device("cuda:1") and 1 all mean GPU 1."""
+    return device if isinstance(device, int) else torch.device(device).index or 0
+
+
+def judge(ranks):
+    for number, rank in enumerate(ranks):
+        if "wrong" in rank:
+            return (
+                f"device_of_this_rank is to return a torch.device, one of the GPUs; on rank "
+                f"{number} it returned {rank['wrong']}"
+            )
+    gpus, owner = len(ranks) // 2, {}
+    for number, rank in enumerate(ranks):
+        node, index = rank["node"], rank["index"]
+        if index >= gpus:
+            return (
+                f"rank {number} runs on node {node}, which has {some(names(gpus))} and no other "
+                f"GPU; it takes cuda:{index}"
+            )
+        if (node, index) in owner:
+            return (
+                f"ranks {owner[node, index]} and {number}, both on node {node}, take the same "
+                f"GPU, cuda:{index}; the node has {some(names(gpus))}"
+            )
+        owner[node, index] = number
+    return None
+
+
+def names(count):
+    return [f"cuda:{n}" for n in range(count)]

@@ -1,0 +1,117 @@
+"""Output and gradients are those of batch_norm on the whole batch, for two collectives."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from exercises.checks.common import Collectives
+
+WORLD_SIZES = (2, 3)
+ROWS = ((4, 4, 4), (5, 2, 9), (1, 6, 2))  # of each rank
+FEATURES = 3
+HINTS = (
+    "Which sums over all rows make mean and variance? Each rank can add up its own rows. In the "
+    "backward pass: through what does x of one rank change the losses of the others?",
+    "all_reduce one vector: sums, sums of squares, number of rows. It needs a backward pass of its "
+    "own: a torch.autograd.Function.",
+    "The backward pass of a sum over ranks is the sum of the gradients over ranks: in `backward`, "
+    "clone the gradient, all_reduce it, return it.",
+)
+
+
+def part(rank, case):
+    torch.manual_seed(10 * case + rank)
+    shape = ROWS[case][rank], FEATURES
+    x = torch.randn(shape, dtype=torch.float64) + 2 * rank
+    return x, torch.rand(shape, dtype=torch.float64)
+
+
+def parameters():
+    torch.manual_seed(5)
+    made = torch.rand(2, FEATURES, dtype=torch.float64)
+    return [parameter.requires_grad_() for parameter in made.clone().unbind()]
+
+
+def observe(mine):
+    notes = Collectives()
+    return {"cases": [one_case(mine, case, notes.calls) for case in range(len(ROWS))]}
+
+
+def one_case(mine, case, calls):
+    x, target = part(dist.get_rank(), case)
+    weight, bias = (parameter.detach().requires_grad_() for parameter in parameters())
+    x.requires_grad_()
+    calls.clear()
+    y = mine.sync_batch_norm(x, weight, bias)
+    if not torch.is_tensor(y) or y.shape != x.shape:
+        return {"wrong": repr(y)[:200]}
+    forward = len(calls)
+    (y - target).pow(3).sum().backward()
+    return {
+        "output": y.detach(),
+        "x.grad": x.grad,
+        "weight.grad": weight.grad,
+        "bias.grad": bias.grad,
+        "forward": [name for name, _ in calls[:forward]],
+        "backward": [name for name, _ in calls[forward:]],
+    }
+
+
+def whole(world_size, case):
+    """What one process gets."""
+    parts = [part(rank, case) for rank in range(world_size)]
+    x = torch.cat([x for x, _ in parts]).requires_grad_()
+    weight, bias = (parameter.detach().requires_grad_() for parameter in parameters())
+    y = F.batch_norm(x, None, None, weight, bias, training=True)
+    (y - torch.cat([target for _, target in parts])).pow(3).sum().backward()
+    sizes = ROWS[case][:world_size]
+    return {
+        "output": y.detach().split(sizes),
+        "x.grad": x.grad.split(sizes),
+        "weight.grad": weight.grad,
+        "bias.grad": bias.grad,
+    }
+
+
+def judge(ranks):
+    for case, rows in enumerate(ROWS):
+        seen = [rank["cases"][case] for rank in ranks]
+        if wrong := judge_case(seen, whole(len(ranks), case)):
+            return f"parts of {rows[: len(ranks)]} rows: {wrong}"
+    return None
+
+
+def judge_case(seen, wanted):
+    for values in seen:
+        if "wrong" in values:
+            return f"a tensor of the shape of x is to be returned, not {values['wrong']}"
+    for what in ("output", "x.grad"):
+        for number, values in enumerate(seen):
+            if values[what] is None:
+                return f"{what} on rank {number} is None"
+            if off(values[what], wanted[what][number]):
+                return (
+                    f"{what} on rank {number} differs from that of the whole batch; its first row "
+                    f"is {text(values[what][0])}, not {text(wanted[what][number][0])}"
+                )
+    for what in ("weight.grad", "bias.grad"):
+        parts = [values[what] for values in seen]
+        if any(p is None for p in parts):
+            return f"{what} is None"
+        if off(sum(parts), wanted[what]):
+            return (
+                f"the ranks' parts of {what} add up to {text(sum(parts))}; the whole batch gives "
+                f"{text(wanted[what])}"
+            )
+    for when in ("forward", "backward"):
+        if len(seen[0][when]) > 1:
+            return f"in the {when} pass: {', '.join(seen[0][when])}; one collective is enough"
+    return None
+
+
+def off(found, wanted):
+    return not torch.allclose(found, wanted, rtol=1e-7, atol=1e-9)
+
+
+def text(row):
+    return "[" + ", ".join(f"{value:.3f}" for value in row.tolist()) + "]"

@@ -1,0 +1,216 @@
+"""Run `observe` of a check on real ranks (processes, gloo) in bounded time -> what each rank saw.
+
+No bound is a time on the clock: a busy machine must not change a verdict. A rank that is done stays
+until all others are; the ranks are ended when none of those that are left has used the processor
+for IDLE seconds (they wait for one another), or when one has used it for BUSY seconds, or printed
+more than FLOOD bytes.
+"""
+
+import contextlib
+import faulthandler
+import importlib.util
+import linecache
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+
+IDLE, BUSY, FLOOD = 6.0, 60.0, 2_000_000  # seconds, seconds of processor time, bytes
+PRELOADED = ["torch.distributed.nn", "torch._dynamo", "torch.optim", "exercises.checks.ranks"]
+
+
+@dataclass
+class Rank:
+    """How a rank ended, and what its `observe` returned."""
+
+    number: int
+    end: str = ""  # finished, raised, died, waits, computes, prints
+    values: dict = field(default_factory=dict)
+    place: str = ""  # the line of the reader's file in which it was
+    message: str = ""
+    output: str = ""
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file by its path. SyntaxError and whatever it raises are the caller's."""
+    spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", path.stem), path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that its functions can be pickled
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(file: Path, check: Path, world_size: int) -> list[Rank]:
+    """Run the check's `observe` with the reader's file on so many ranks -> how each ended."""
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    if sys.platform == "linux":  # PyTorch is imported once, then forked
+        context.set_forkserver_preload(PRELOADED)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        arguments = (world_size, Path(folder), file, check)
+        processes = [
+            context.Process(target=run_rank, args=(n, *arguments)) for n in range(world_size)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            reasons = watch(processes, Path(folder))
+        finally:
+            for process in processes:
+                kill(process.pid)
+        for process in processes:
+            process.join()
+        return [describe(n, Path(folder), file, reasons.get(n)) for n in range(world_size)]
+
+
+# ---------------------------------------------------------------- in a rank
+
+
+def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> None:
+    if sys.platform != "win32":
+        os.setsid()  # what the reader's code starts is ended with it
+        faulthandler.register(signal.SIGUSR1, file=open(folder / f"{rank}.stack", "w"))
+    threading.Thread(target=end_with_the_checker, daemon=True).start()
+    output = os.open(folder / f"{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
+    os.chdir(folder)
+    result = {}
+    try:
+        result["values"] = observe(rank, world_size, folder, file, check)
+    except BaseException as error:  # SystemExit, too: the rank has left
+        place = where(traceback.extract_tb(error.__traceback__), file)
+        if isinstance(error, SyntaxError) and error.filename == str(file):
+            place = line(file, error.lineno)
+        result |= {"error": f"{type(error).__name__}: {error}".strip(": "), "place": place}
+    part = folder / f"{rank}.part"
+    part.write_bytes(pickle.dumps(result))
+    part.rename(folder / f"{rank}.done")
+    if "error" in result:  # after that: the checker ends all ranks as soon as it sees this file
+        (folder / f"{rank}.failed").touch()
+    time.sleep(3600)  # a rank that ends closes its connections, and the others would fail by that
+
+
+def end_with_the_checker() -> None:
+    """No rank outlives the checker, not even if that is killed."""
+    multiprocessing.parent_process().join()
+    if sys.platform != "win32":
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> dict:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1000 + rank)
+    checks = load(check)
+    if getattr(checks, "GROUP", True):
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        store = dist.FileStore(str(folder / "store"), world_size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    return checks.observe(load(file))
+
+
+def where(frames: traceback.StackSummary, file: Path) -> str:
+    """The innermost line of the reader's file in a traceback."""
+    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+    return line(file, lines[-1]) if lines else ""
+
+
+def line(file: Path, number: int) -> str:
+    linecache.checkcache(str(file))
+    return f"line {number}: {linecache.getline(str(file), number).strip()}"
+
+
+# ---------------------------------------------------------------- in the checker
+
+
+def watch(processes: list, folder: Path) -> dict[int, str]:
+    """Wait until all ranks are done -> {rank: why it has to be ended}, empty if all are."""
+    used, since = {}, time.monotonic()
+    while True:
+        left = [n for n in range(len(processes)) if not (folder / f"{n}.done").exists()]
+        if not left:
+            return {}
+        alive = [n for n in left if processes[n].is_alive()]
+        if len(alive) < len(left) or any(folder.glob("*.failed")):
+            return {n: "waits" for n in alive}
+        for n in left:
+            out = folder / f"{n}.out"
+            if out.exists() and out.stat().st_size > FLOOD:
+                return dict.fromkeys(alive, "waits") | {n: "prints"}
+        now = {n: seconds_used(processes[n].pid) for n in left}
+        if busy := [n for n in left if now[n] > BUSY]:
+            return dict.fromkeys(alive, "waits") | stacks(busy, processes, "computes")
+        if now.keys() != used.keys() or any(now[n] - used[n] > 0.02 for n in now):
+            used, since = now, time.monotonic()
+        elif time.monotonic() - since > IDLE:
+            return stacks(left, processes, "waits")
+        time.sleep(0.05)
+
+
+def seconds_used(pid: int) -> float:
+    """Processor seconds of a process and of all that it has started."""
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                times = member.cpu_times()
+                total += times.user + times.system
+    return total
+
+
+def stacks(ranks: list[int], processes: list, reason: str) -> dict[int, str]:
+    """Let the ranks write down where they are."""
+    if sys.platform != "win32":
+        for n in ranks:
+            with contextlib.suppress(OSError):
+                os.kill(processes[n].pid, signal.SIGUSR1)
+        time.sleep(0.5)
+    return dict.fromkeys(ranks, reason)
+
+
+def kill(pid: int | None) -> None:
+    """End a rank and all that it has started."""
+    if pid is None:
+        return
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for member in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
+    """What a rank has left in the folder."""
+    rank = Rank(number, reason or "died")
+    if (out := folder / f"{number}.out").exists():
+        rank.output = out.read_bytes()[-2000:].decode(errors="replace")
+    done = folder / f"{number}.done"
+    if reason is None and done.exists():  # with a reason, it may have failed while all were ended
+        result = pickle.loads(done.read_bytes())
+        rank.end = "raised" if "error" in result else "finished"
+        rank.values = result.get("values", {})
+        rank.message, rank.place = result.get("error", ""), result.get("place", "")
+    elif (stack := folder / f"{number}.stack").exists():
+        pattern = rf'File "{re.escape(str(file))}", line (\d+)'
+        if found := re.search(pattern, stack.read_text()):
+            rank.place = line(file, int(found[1]))
+    return rank

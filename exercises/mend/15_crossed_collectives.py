@@ -1,0 +1,40 @@
+"""all_reduce: wrong sums, but no error
+
+Every rank has counted the images of each class in its shard. The sums over all ranks are wrong, and
+each rank has others. All ranks have counted the same classes. Mend `totals`, keep its name,
+parameters and result.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/15_crossed_collectives.py   # shows it
+python exercises/check.py 15                                                        # is it mended?
+"""
+
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+
+
+def totals(counts):
+    """{class: number of this rank's images} -> {class: number of all ranks' images}"""
+    summed = {}
+    for name, count in counts.items():
+        number = torch.tensor(count)
+        dist.all_reduce(number)
+        summed[name] = number.item()
+    return summed
+
+
+def main():
+    dist.init_process_group("gloo")
+    shards = [
+        ["cat", "dog", "dog", "dog", "owl", "cat", "dog", "dog"],
+        ["owl", "cat", "cat", "dog", "owl", "owl", "owl", "cat"],
+    ]
+    counts = Counter(shards[dist.get_rank() % 2])
+    print(f"rank {dist.get_rank()} has counted {dict(counts)}, all ranks {totals(counts)}")
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

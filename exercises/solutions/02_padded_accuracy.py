@@ -1,0 +1,44 @@
+"""DDP: accuracy above 100 %
+
+The model is right on all of 11 images, and the test says 109.09 %. With a model that makes mistakes
+the figure is wrong as well, by less, and changes with the number of ranks. Every rank is to return
+the accuracy that one process finds; no rank may test more images than it must (6 of 11, if there
+are two). Mend `evaluate`, keep its name, parameters and result.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/02_padded_accuracy.py   # shows it
+python exercises/check.py 02                                                    # is it mended?
+"""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+
+def evaluate(model, dataset):
+    """Test the model on this rank's shard -> accuracy over the whole data set, in percent."""
+    # Each rank takes every N-th image, none twice. DistributedSampler repeats images until all
+    # ranks have equally many: training needs that, where all ranks make the same steps.
+    shard = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))
+    loader = DataLoader(shard, batch_size=4)
+    correct = torch.tensor(0)
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            correct += (model(x).argmax(dim=1) == y).sum()
+    dist.all_reduce(correct)
+    return 100 * correct.item() / len(dataset)
+
+
+def main():
+    dist.init_process_group("gloo")
+    labels = torch.arange(11) % 3
+    images = F.one_hot(labels).float()  # so simple that the best model returns its input
+    accuracy = evaluate(torch.nn.Identity(), TensorDataset(images, labels))
+    print(f"rank {dist.get_rank()}: {accuracy:.2f} % of {len(images)} images are right")
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

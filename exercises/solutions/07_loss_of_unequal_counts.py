@@ -1,0 +1,55 @@
+"""DDP: wrong loss when the ranks have different numbers of tokens
+
+The loss of a step is the mean over its tokens; padding, where the label is -100, does not count.
+One rank has 8 tokens in the step, the other 2, and the gradient is not that of one process with all
+10. After every step the weights have to be those of that process: each token of each rank counts
+once. Mend `train`, keep its name and parameters.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/07_loss_of_unequal_counts.py   # shows it
+python exercises/check.py 07                                                           # mended?
+"""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(model, batches, lr):
+    """One step for each (x, y) of this rank: a row of x and a label in y per token or padding."""
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for x, y in batches:
+        count = (y != -100).sum()
+        dist.all_reduce(count)
+        # The sum over all tokens by their number. DDP divides by the number of ranks: undo that.
+        loss = F.cross_entropy(ddp_model(x), y, reduction="sum") * dist.get_world_size() / count
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def main():
+    dist.init_process_group("gloo")
+    x = torch.ones(8, 1)
+    labels = [torch.tensor([0] * 8), torch.tensor([0, 1, -100, -100, -100, -100, -100, -100])]
+    alone = zeros()
+    F.cross_entropy(alone(torch.cat([x, x])), torch.cat(labels)).backward()
+    if dist.get_rank() == 0:
+        print(f"one process with all 10 tokens: gradient {alone.bias.grad[0]:.2f}")
+    model = zeros()
+    train(model, [(x, labels[dist.get_rank() % 2])], lr=1.0)
+    print(f"rank {dist.get_rank()}: gradient {model.bias.grad[0]:.2f}")
+
+
+def zeros():
+    model = torch.nn.Linear(1, 2)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    return model
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

@@ -1,0 +1,46 @@
+"""GradScaler with gradient clipping: the loss hardly falls
+
+The same script without the scaler learns well. With it, each step is to change the weights as it
+would without: by the average gradient of all ranks, clipped to the norm `max_norm`, times the
+learning rate. The scaler stays: with fp16 autocast small gradients become 0 without it. Mend
+`train`, keep its name and parameters.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/12_clip_before_unscale.py  # shows it
+python exercises/check.py 12                                                       # mended?
+"""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(model, x, y, max_norm, steps):
+    """Train the model on this rank's x and y."""
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    for _ in range(steps):
+        loss = F.mse_loss(ddp_model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # clip the gradients, not 65,536 times the gradients
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    x, model = torch.rand(8, 2), torch.nn.Linear(2, 1)
+    y = x.sum(1, keepdim=True) + 2
+    for steps in (0, 20, 20):
+        train(model, x, y, 1.0, steps)
+        print(f"rank {dist.get_rank()}: {steps} more steps, loss {F.mse_loss(model(x), y):.4f}")
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

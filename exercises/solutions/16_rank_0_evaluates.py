@@ -1,0 +1,56 @@
+"""DDP: hangs when only rank 0 validates
+
+Rank 0 validates after each epoch, and neither rank ever gets to the second one. `train` is to
+return, on rank 0, the loss of rank 0's model on all of the validation data after each epoch, in
+eval mode. What the other ranks return is not looked at. Mend `train`, keep its name, parameters
+and result.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/16_rank_0_evaluates.py   # shows it: Ctrl-C
+python exercises/check.py 16                                                      # is it mended?
+"""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(model, batches, x_val, y_val, epochs):
+    """Train on this rank's batches -> the loss on the validation data after each epoch."""
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(epochs):
+        ddp_model.train()
+        for x, y in batches:
+            loss = F.mse_loss(ddp_model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if dist.get_rank() == 0:  # not by ddp_model: it would broadcast buffers
+            losses.append(validate(model, x_val, y_val))
+        dist.barrier()  # the others wait for rank 0
+    return losses
+
+
+@torch.no_grad()
+def validate(model, x, y):
+    model.eval()
+    return F.mse_loss(model(x), y).item()
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    x = torch.rand(5, 8, 1)
+    model = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    print(f"rank {dist.get_rank()} starts")
+    losses = train(model, list(zip(x, 2 * x)), x[0], 2 * x[0], epochs=3)
+    print(f"rank {dist.get_rank()} is done: {losses}")
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

@@ -1,0 +1,45 @@
+"""DDP: hangs at the end of the epoch, ranks have different numbers of batches
+
+One rank runs out of batches, and the other waits for it. In each epoch every batch of every rank
+is to be used at least once (none is left out; some may be used again), and gradients are averaged:
+all ranks have equal weights in each step, and at the end. Mend `train`, keep its name and
+parameters.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/17_uneven_batches.py   # shows it: Ctrl-C
+python exercises/check.py 17                                                   # is it mended?
+"""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+import torch.nn.functional as F
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(model, batches, epochs):
+    """Train on the list of batches of this rank."""
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        with Join([ddp_model]):  # a rank without more batches answers all-reduces
+            for x, y in batches:
+                loss = F.mse_loss(ddp_model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+
+def main():
+    dist.init_process_group("gloo")
+    count = 3 + 2 * dist.get_rank()
+    x = torch.rand(count, 8, 1)
+    print(f"rank {dist.get_rank()} has {count} batches")
+    train(torch.nn.Linear(1, 1), list(zip(x, 2 * x)), epochs=2)
+    print(f"rank {dist.get_rank()} has trained on them")
+    dist.barrier()  # until all have
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

@@ -1,0 +1,44 @@
+"""mp.spawn: Address already in use
+
+While one job runs, or a process that it left behind, a second one on the same machine fails.
+`launch` is to work whichever ports are taken, and for several jobs at once, none of which sees the
+ranks of another. Mend it, keep its name, parameters and result; `work` is picklable.
+
+python exercises/mend/19_fixed_port.py   # shows it: in two terminals, within ten seconds
+python exercises/check.py 19             # is it mended?
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+import torch.multiprocessing as mp
+
+
+def launch(work, world_size):
+    """Call work(rank) in so many processes, which form a group -> what each returned, by rank."""
+    results = mp.get_context("spawn").SimpleQueue()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # 0: a free port
+    mp.spawn(run_rank, args=(work, world_size, store.port, results), nprocs=world_size)
+    returned = dict(results.get() for _ in range(world_size))
+    return [returned[rank] for rank in range(world_size)]
+
+
+def run_rank(rank, work, world_size, port, results):
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    results.put((rank, work(rank)))
+    dist.destroy_process_group()
+
+
+def train(rank):
+    """Stands for a training of ten seconds."""
+    time.sleep(10)
+    seconds = torch.tensor(10)
+    dist.all_reduce(seconds)
+    return seconds.item()
+
+
+if __name__ == "__main__":
+    print(f"what the ranks returned: {launch(train, world_size=2)}")

@@ -1,0 +1,47 @@
+"""Dataset not found or corrupted: all ranks download it
+
+Ranks that start together all download the file, into one place; one that comes later takes what is
+there by then. Each node has a disk of its own: on each, one rank is to download the file if it is
+not there, and no rank is to read it before it is whole. Mend `load`, keep its name, parameters and
+result; `download(path)` stands for any download, and `main` has one that is slow.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/21_all_ranks_download.py   # shows it
+python exercises/check.py 21                                                       # mended?
+"""
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+
+
+def load(path, download):
+    """-> the content of the file, which download(path) writes if it is not there yet."""
+    if int(os.environ["LOCAL_RANK"]) == 0 and not path.exists():  # the first rank of each node
+        download(path)
+    dist.barrier()  # nobody looks at the file before, not even whether it is there
+    return path.read_bytes()
+
+
+def slow_download(path):
+    print(f"rank {dist.get_rank()} downloads")
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(10):
+            file.write(bytes(10))
+            time.sleep(0.1)
+
+
+def main():
+    dist.init_process_group("gloo")
+    path = Path(tempfile.gettempdir(), f"images-{os.getppid()}")  # one for the ranks of a node
+    time.sleep(0.5 * dist.get_rank())  # they never come at the same moment
+    print(f"rank {dist.get_rank()} has {len(load(path, slow_download))} of 100 bytes")
+    dist.barrier()
+    path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

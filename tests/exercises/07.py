@@ -1,0 +1,49 @@
+GIVEN = (
+    "in step 0 there were 9 tokens: 6 on rank 0, 3 on rank 1. Each was to count once; in the "
+    "weights of rank 0 a token counted 0.75 times on rank 0, 1.50 times on rank 1"
+)
+COUNT = "        count = (y != -100).sum()\n        dist.all_reduce(count)\n"
+LOSS = 'F.cross_entropy(ddp_model(x), y, reduction="sum") * dist.get_world_size() / count\n'
+MEAN = "F.cross_entropy(ddp_model(x), y)"
+RIGHT = {
+    "the mean, weighted by the tokens of this rank": [
+        ("count = (y != -100).sum()\n", "own = (y != -100).sum()\n        count = own.clone()\n"),
+        (LOSS, f"{MEAN} * own * dist.get_world_size() / count\n"),
+    ],
+    "gradients are summed, then divided": [
+        ("ddp_model = DistributedDataParallel(model)", "ddp_model = model"),
+        (LOSS, 'F.cross_entropy(ddp_model(x), y, reduction="sum")\n'),
+        (
+            "        loss.backward()\n",
+            "        loss.backward()\n"
+            "        for parameter in model.parameters():\n"
+            "            dist.all_reduce(parameter.grad)\n"
+            "            parameter.grad /= count\n",
+        ),
+    ],
+}
+WRONG = {
+    "the sum": (
+        [(COUNT, ""), (LOSS, 'F.cross_entropy(ddp_model(x), y, reduction="sum")\n')],
+        "a token counted 4.50 times on rank 0, 4.50 times on rank 1",
+    ),
+    "not times the number of ranks": (
+        [(" * dist.get_world_size() / count", " / count")],
+        "a token counted 0.50 times on rank 0, 0.50 times on rank 1",
+    ),
+    "padding is counted as well": (
+        [("(y != -100).sum()", "torch.tensor(len(y))")],
+        "a token counted 0.56 times on rank 0, 0.56 times on rank 1",
+    ),
+    "the mean loss is all-reduced": (
+        [
+            (COUNT, ""),
+            (LOSS, f"{MEAN}\n        dist.all_reduce(loss.detach())\n"),
+        ],
+        "a token counted 0.75 times on rank 0, 1.50 times on rank 1",
+    ),
+    "the mean times the tokens of this rank": (
+        [(LOSS, f"{MEAN} * (y != -100).sum() / count\n")],
+        "a token counted 0.50 times on rank 0, 0.50 times on rank 1",
+    ),
+}

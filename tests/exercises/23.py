@@ -1,0 +1,26 @@
+GIVEN = "NotImplementedError: attach is yours to write"
+RIGHT = {
+    "in .grad, which is an average plus a new gradient": [
+        ("register_hook", "register_post_accumulate_grad_hook"),
+        ("averaged = gradient / dist", "gradient = gradient.grad\n    gradient /= dist"),
+        ("dist.all_reduce(averaged)\n    return averaged", "dist.all_reduce(gradient)"),
+    ],
+    "all_reduce with AVG replaced by a sum that is divided afterwards": [
+        ("    averaged = gradient / dist.get_world_size()\n", "    averaged = gradient.clone()\n"),
+        ("    return averaged", "    return averaged / dist.get_world_size()"),
+    ],
+}
+WRONG = {
+    "sum": (
+        [("gradient / dist.get_world_size()", "gradient.clone()")],
+        "its norm is 2.000 times that",
+    ),
+    "nothing is broadcast": (
+        [("        dist.broadcast(parameter.data, src=0)\n", "")],
+        "after attach, 0.weight on rank 1 is not that of rank 0",
+    ),
+    "averages only the bias of the last layer": (
+        [("if parameter.requires_grad:", "if parameter.requires_grad and parameter.ndim == 1:")],
+        "the gradient of 0.weight on rank 0",
+    ),
+}

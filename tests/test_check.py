@@ -1,0 +1,167 @@
+"""exercises/check.py: what it prints, and that whatever a file does ends in bounded time.
+
+No verdict may depend on the clock, so the bounds are those of ranks.py, made small here.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import ROOT
+
+from exercises import check
+from exercises.checks import ranks
+
+EXERCISE = next(e for e in check.all_exercises() if e.number == "18")
+SOLUTION = EXERCISE.solution.read_text()
+TRAIN = "def train(model, x, y, target, epochs):\n"
+
+
+def verdict(tmp_path, body):
+    """Of exercise 18 with this body of `train`."""
+    file = tmp_path / "18_early_stop.py"
+    file.write_text(SOLUTION.replace(TRAIN, TRAIN + body))
+    found = check.judge(EXERCISE, file)
+    left = [p.pid for p in psutil.process_iter() if str(file) in " ".join(arguments(p))]
+    assert not left
+    return found
+
+
+def arguments(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    return [\n", "Python cannot read line 19: '[' was never closed"),
+        ("    1 / 0\n", "rank 0 failed in line 19: 1 / 0\nZeroDivisionError: division by zero"),
+        ("    raise SystemExit('no')\n", "rank 0 failed in line 19: raise SystemExit('no')"),
+        ("    import os; os._exit(3)\n", "ended by itself"),
+        ("    if dist.get_rank(): dist.barrier()\n", "rank 1 waits in line 19: if dist.get_rank()"),
+        ("    return None\n", "train is to return the number of epochs; it returned None"),
+    ],
+)
+def test_what_is_said_of_a_file(tmp_path, monkeypatch, body, words):
+    monkeypatch.setattr(ranks, "IDLE", 2.0)
+    assert words in verdict(tmp_path, body)
+
+
+def test_an_endless_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(ranks, "BUSY", 3.0)
+    found = verdict(tmp_path, "    while True:\n        pass\n")
+    assert "still computing after 3 s of processor time (an endless loop?) in line" in found
+
+
+def test_a_flood_of_output(tmp_path):
+    found = verdict(tmp_path, "    while True:\n        print('x' * 1000)\n")
+    assert "printed more than 2,000,000 bytes" in found
+
+
+def test_a_process_that_the_file_leaves_behind_is_ended(tmp_path):
+    start = f"    import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n"
+    assert verdict(tmp_path, start) is None
+    assert not [p for p in psutil.process_iter() if SLEEP in arguments(p)]
+
+
+SLEEP = "import time; time.sleep(1234.5)"
+
+
+def test_no_rank_outlives_the_checker():
+    """Ended by SIGTERM, or by SIGKILL when it cannot clean up."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        env = os.environ | {"STARTED_BY_TEST": f"check-{os.getpid()}-{number}"}
+        command = [sys.executable, "exercises/check.py", "18"]  # as it is given: it hangs
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+        started = ours(env)
+        end = time.monotonic() + 60
+        while len(ours(env)) < 4 and time.monotonic() < end:  # itself, the server, two ranks
+            time.sleep(0.05)
+        process.send_signal(number)
+        process.wait(60)
+        end = time.monotonic() + 60
+        while (started := ours(env)) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not started, number
+
+
+def ours(env):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("STARTED_BY_TEST") == env["STARTED_BY_TEST"]:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys, tmp_path):
+    """-> a function: arguments -> exit code, what is printed. Progress is kept in a folder."""
+    monkeypatch.setattr(check, "PROGRESS", tmp_path / "progress.json")
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["check.py", *words])
+        code = check.main()
+        return code, capsys.readouterr().out
+
+    return call
+
+
+def test_the_list_shows_what_is_done(typed, monkeypatch):
+    code, out = typed()
+    assert code == 0 and f"0 of {len(check.all_exercises())} done" in out
+    check.remember(EXERCISE, done=check.fingerprint(EXERCISE.file))
+    assert f"1 of {len(check.all_exercises())} done" in typed()[1]
+    check.remember(EXERCISE, done="of another text")
+    assert "changed" in typed()[1]
+
+
+def test_hints_come_one_by_one(typed):
+    hints = [" ".join(typed("18", "--hint")[1].split()).count("hint ") for _ in range(4)]
+    assert hints == [1, 2, 3, 3]
+
+
+def test_a_solution_is_shown_after_a_question_only(typed, monkeypatch):
+    for answer, shown in (("n", False), ("y", True)):
+        monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
+        assert ("dist.all_reduce(mean)" in typed("18", "--solution")[1]) is shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["99"], "there is no exercise 99"),
+        (["--hint"], "which one?"),
+        (["01", "--all"], "leave the number out"),
+        (["x"], "there is no exercise x"),
+    ],
+)
+def test_bad_input(typed, capsys, words, message):
+    with pytest.raises(SystemExit) as stopped:
+        typed(*words)
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_reset_keeps_the_readers_file(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    file = clone / EXERCISE.file.relative_to(ROOT)
+    given = file.read_text()
+    file.write_text("mine = 1\n")
+    command = [sys.executable, "exercises/check.py", "18", "--reset"]
+    result = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert file.read_text() == given
+    assert file.with_suffix(".py.yours").read_text() == "mine = 1\n"

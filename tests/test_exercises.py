@@ -1,0 +1,70 @@
+"""Each exercise: the given file fails, ours passes, another right way passes, wrong ways fail.
+
+tests/exercises/NN.py holds the other ways: RIGHT and WRONG, edits of our solution.
+"""
+
+import re
+
+import pytest
+from conftest import ROOT
+
+from exercises import check
+from exercises.checks import ranks
+
+EXERCISES = check.all_exercises()
+pytestmark = pytest.mark.timeout(300)
+
+
+def ways():
+    """[(exercise, edits of the solution, words of the verdict or None if it is right)]"""
+    found = []
+    for exercise in EXERCISES:
+        other = ranks.load(ROOT / f"tests/exercises/{exercise.number}.py")
+        for name, edits in other.RIGHT.items():
+            found.append(pytest.param(exercise, edits, None, id=f"{exercise.number}-{name}"))
+        for name, (edits, words) in other.WRONG.items():
+            found.append(pytest.param(exercise, edits, words, id=f"{exercise.number}-not-{name}"))
+    return found
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.number)
+def test_as_it_is_given_it_fails_and_our_solution_passes(exercise):
+    other = ranks.load(ROOT / f"tests/exercises/{exercise.number}.py")
+    verdict = check.judge(exercise, exercise.file)
+    assert verdict and other.GIVEN in verdict
+    assert check.judge(exercise, exercise.solution) is None
+
+
+@pytest.mark.parametrize(("exercise", "edits", "words"), ways())
+def test_other_ways(exercise, edits, words, tmp_path):
+    text = exercise.solution.read_text()
+    for old, new in edits:
+        assert text.count(old) == 1, f"not once in the solution: {old}"
+        text = text.replace(old, new)
+    file = tmp_path / exercise.file.name
+    file.write_text(text)
+    verdict = check.judge(exercise, file)
+    if words is None:
+        assert verdict is None
+    else:
+        assert verdict and words in verdict, verdict
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.number)
+def test_an_exercise_is_whole(exercise):
+    other = ranks.load(ROOT / f"tests/exercises/{exercise.number}.py")
+    assert len(other.RIGHT) >= 1 and len(other.WRONG) >= 2
+    assert len(ranks.load(exercise.check).HINTS) == 3
+    given, solution = exercise.file.read_text(), exercise.solution.read_text()
+    assert given.split('"""')[1] == solution.split('"""')[1], "one docstring"
+    assert f"check.py {exercise.number}" in given.split('"""')[1]
+    assert given != solution and len(given.splitlines()) <= 70
+
+
+def test_the_page_lists_all_in_order():
+    text = (ROOT / "exercises/README.md").read_text()
+    row = re.compile(
+        r"^\| (\d\d) \| \[`(\w+)`\]\((\w+)/(\w+)\.py\) \| (.+) \| .+ \|$", re.MULTILINE
+    )
+    wanted = [(e.number, e.file.stem[3:], e.kind, e.file.stem, e.title) for e in EXERCISES]
+    assert row.findall(text) == wanted
