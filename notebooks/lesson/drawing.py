@@ -35,7 +35,7 @@ STYLE = {
     "image.interpolation": "nearest",
 }
 WIDTH, DPI = 7.2, 100  # inches, pixels per inch
-TITLE = 72  # characters that fit into one line
+TITLE = 72  # characters; of wide ones about 65 fit into one line
 
 
 @contextmanager
