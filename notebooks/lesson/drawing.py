@@ -35,7 +35,7 @@ STYLE = {
     "image.interpolation": "nearest",
 }
 WIDTH, DPI = 7.2, 100  # inches, pixels per inch
-TITLE = 72  # characters; of wide ones about 65 fit into one line
+TITLE = 72  # characters that fit into one line
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def new_figure(title: str, height: float) -> Figure:
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained", facecolor="white")
     if len(title) > TITLE:
         raise ValueError(f"a title has one line, of at most {TITLE} characters: {title}")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure
 
 
