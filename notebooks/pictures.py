@@ -62,7 +62,7 @@ def four_moves(grid) -> None:
 
 
 def slopes(axes, w: float, targets: list[float]) -> None:
-    """Half the squared distance to each rank's target, its slope at w, and the average of both."""
+    """Half the squared distance to each rank's target, its gradient at w, and the average."""
     places = [k / 10 - 9 for k in range(151)]
     losses = [[(place - target) ** 2 / 2 for place in places] for target in targets]
     for rank, (target, loss) in enumerate(zip(targets, losses)):
@@ -71,10 +71,12 @@ def slopes(axes, w: float, targets: list[float]) -> None:
         axes.axvline(target, color=color, linestyle=":")
         height = (w - target) ** 2 / 2
         axes.plot(w, height, "o", color=color)
-        axes.text(w + 0.4, height, f"slope {w - target}", va="center")
+        side = -1 if height > 20 else 1  # where no curve is
+        look = {"ha": "right" if side < 0 else "left", "va": "center"}
+        axes.text(w + 0.4 * side, height, f"gradient {w - target}", **look)
     average = [sum(both) / len(both) for both in zip(*losses)]
     axes.plot(places, average, "k", linewidth=3, label="average")
-    axes.set(xlabel="w", ylabel="how wrong (loss)", ylim=(-1, 40))
+    axes.set(xlabel="w", ylabel="loss", ylim=(-1, 40))
     axes.legend(loc="upper center", ncols=3)
 
 
@@ -85,15 +87,18 @@ def leaving(events: list[tuple[str, list[int]]]) -> list[tuple[int, list[int]]]:
     return [(kinds[:k].count("gradient"), parameters) for k, parameters in buckets]
 
 
-def buckets(both, passes: Passes, now: int) -> None:
-    """Frame `now` of the film: the gradients that are ready, and the buckets that have left."""
+def buckets(both, passes: Passes, now: int, size: float = 11) -> None:
+    """Frame `now` of the film: the gradients that are ready, and the buckets that have left.
+
+    size: of a gradient, in points.
+    """
     last = 11
     for axes, (title, events) in zip(both, passes.items()):
         arrived = [parameters[0] for kind, parameters in events if kind == "gradient"]
         for number, (ready, bucket) in enumerate(leaving(events)):
             color, rows = lesson.RANKS[number], [arrived.index(index) for index in bucket]
             there = [row for row in rows if row < now]
-            axes.plot([row + 1 for row in there], there, "s", color=color, markersize=11)
+            axes.plot([row + 1 for row in there], there, "s", color=color, markersize=size)
             if ready <= now:
                 low, height = min(rows) - 0.45, len(rows) - 0.1
                 width = 13.9 - ready if now == last else now - ready + 0.4

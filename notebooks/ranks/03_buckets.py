@@ -1,4 +1,4 @@
-"""When is each gradient ready, and when does each bucket leave? What notebook 3 runs on two ranks.
+"""When is each gradient ready, and when does each bucket leave? Run by the notebook 03_ddp_spawn.
 
 It asks PyTorch's own DDP: a hook on every parameter notes its gradient, and a communication hook,
 which DDP calls instead of its all-reduce, notes every bucket and averages it as DDP does.
