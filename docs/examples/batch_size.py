@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision import datasets
 
 OPTIMIZERS = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": torch.optim.Adam}
-RATES = {"sgd": 0.05, "adam": 0.004}  # the best of several for the base batch
+RATES = {"sgd": 0.05, "adam": 0.004}  # for the base batch
 
 
 def scaled_rate(rule, lr, factor):  # factor: batch / base batch
