@@ -20,10 +20,13 @@ def ways():
     found = []
     for exercise in EXERCISES:
         other = ranks.load(ROOT / f"tests/exercises/{exercise.number}.py")
-        for name, edits in other.RIGHT.items():
-            found.append(pytest.param(exercise, edits, None, id=f"{exercise.number}-{name}"))
-        for name, (edits, words) in other.WRONG.items():
-            found.append(pytest.param(exercise, edits, words, id=f"{exercise.number}-not-{name}"))
+        right = [(name, edits, None) for name, edits in other.RIGHT.items()]
+        wrong = [(f"not-{name}", *way) for name, way in other.WRONG.items()]
+        quick = right[:1] + wrong[:2]
+        for way in right + wrong:
+            marks = [] if way in quick else [pytest.mark.slow]
+            name = f"{exercise.number}-{way[0]}"
+            found.append(pytest.param(exercise, *way[1:], id=name, marks=marks))
     return found
 
 

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from exercises.checks.common import Collectives
 
 WORLD_SIZES = (2, 3)
-SHAPES = ((12,), (7,), (3, 5), (1,), (2,), (1000,))
+SHAPES = ((12,), (7,), (3, 5), (1,), (2,), (1000,), (1, 100), ())
 ALLOWED = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 HINTS = (
     "Play it with three ranks and three chunks on paper: after two steps, which chunk is the sum "

@@ -26,7 +26,7 @@ def evaluate(model, dataset, batch_size):
         batch_size: the model is given no more inputs at a time.
 
     Returns:
-        (correct, loss), the same on all ranks: int, how many labels are predicted, and float, the
+        (correct, loss), the same on all ranks: the number of labels that are predicted, and the
         mean cross-entropy over the data set.
     """
     was_training = model.training

@@ -18,7 +18,7 @@ def all_reduce_in_buckets(tensors, cap_bytes):
     """Replace each tensor, in place, by its average over all ranks.
 
     Args:
-        tensors: a list of tensors of one dtype, which may be empty; their shapes are any, and the
+        tensors: a list, perhaps empty, of tensors of one dtype; their shapes are any, and the
             same on all ranks. A tensor need not be contiguous.
         cap_bytes: no all_reduce is given more bytes, unless it is given one tensor that alone has
             more.
