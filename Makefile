@@ -2,7 +2,7 @@
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
 # make bench       run the benchmarks, put what they print on the pages (45 minutes)
 # make test        lint and the quick tests: ten to fifteen minutes on two cores
-# make test-slow   the tests that take longer: twenty minutes
+# make test-slow   the tests that take longer
 # make sync        copy the lower half of stage 1's train.py into the other stages
 # make clean       remove what the targets above have made, except data/
 #
