@@ -1,6 +1,6 @@
 """Stage 5 from scratch: ring all-reduce out of send and receive, and two other ways beside it.
 
-Every rank has a vector, and every rank shall have the sum of all. In a naive all-reduce (`star`)
+Every rank has a vector, and every rank shall have the sum of all. In a naive all-reduce
 rank 0 adds up for all, and its network is the bottleneck. In a ring the vector is cut into a chunk
 per rank, and in each step every rank sends one chunk to the right and receives another from the
 left. N - 1 steps add up (reduce-scatter): then each rank has one finished chunk. N - 1 more pass
@@ -73,7 +73,7 @@ def simulate(vectors: list[Tensor]) -> Iterator[list[Tensor]]:
 def all_reduce(tensor: Tensor, way: str = "ring") -> int:
     """Sum a tensor over all ranks, in place -> how many elements this rank has sent.
 
-    way: "ring", "star" or "tree". Raises ValueError, on every rank and before anything of the
+    way: "ring", "naive" or "tree". Raises ValueError, on every rank and before anything of the
     tensor is sent, unless all ranks bring tensors of one length (not 0) and type, and the same way.
     """
     check_agreement(tensor, way)
@@ -113,7 +113,7 @@ def exchange(outgoing: Tensor, right: int, incoming: Tensor, left: int) -> None:
         work.wait()
 
 
-def star(flat: Tensor) -> int:
+def naive(flat: Tensor) -> int:
     """The naive way, through rank 0: it receives every vector, and sends every rank the sum."""
     if dist.get_rank() > 0:
         dist.send(flat, dst=0)
@@ -150,7 +150,7 @@ def tree(flat: Tensor) -> int:
     return sent
 
 
-WAYS = {"ring": ring, "star": star, "tree": tree}
+WAYS = {"ring": ring, "naive": naive, "tree": tree}
 
 
 def check_agreement(tensor: Tensor, way: str) -> None:

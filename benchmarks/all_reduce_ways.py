@@ -1,4 +1,4 @@
-"""How long a sum takes by ring, star and tree on four ranks, and by gloo's own all-reduce.
+"""How long ring, naive and tree all-reduce take on four ranks, and gloo's own all-reduce.
 
 Twice: on one machine, where bytes travel through memory, and on four nodes (namespaces, made by
 05_multinode/rehearsal/hosts.py), whose cables carry 100 Mb/s in either direction. The ways are

@@ -6,7 +6,7 @@ A step is modelled as computing, then the all-reduce, then what DDP adds around 
                    take turns, and it all takes N / cores times as long
     ring         = 2 (N - 1) latency + 2 (N - 1) / N * bytes / bandwidth
     tree         = 2 ceil(log2 N) (latency + bytes / bandwidth)
-    star         = 2 latency + 2 (N - 1) * bytes / bandwidth, the naive all-reduce through rank 0
+    naive        = 2 latency + 2 (N - 1) * bytes / bandwidth, the naive all-reduce through rank 0
     around       = a constant: filling the bucket, waking the threads, ranks that are not in step
 
 This is the alpha-beta model: alpha is the latency, the seconds that a message takes however short
@@ -100,12 +100,12 @@ def tree(n: int, size: float, alpha: float, beta: float) -> float:
     return 2 * math.ceil(math.log2(n)) * (alpha + size / beta)
 
 
-def star(n: int, size: float, alpha: float, beta: float) -> float:
+def naive(n: int, size: float, alpha: float, beta: float) -> float:
     """The same through one rank, whose line carries everything twice."""
     return 2 * alpha + 2 * (n - 1) * size / beta if n > 1 else 0.0
 
 
-WAYS = {"ring": ring, "tree": tree, "star": star}
+WAYS = {"ring": ring, "tree": tree, "naive": naive}
 
 
 def fit_line(xs: list[float], ys: list[float]) -> tuple[float, float]:

@@ -275,7 +275,7 @@ def lanes(axes: Axes, failed: int, how: str, title: str) -> None:
 
 # Of from_scratch.WAYS: what it is called in words, its line and its colour.
 ALGORITHMS = {
-    "star": ("naive, through rank 0", "o-", lesson.RANKS[5]),
+    "naive": ("naive, through rank 0", "o-", lesson.RANKS[5]),
     "tree": ("tree", "s-", lesson.RANKS[2]),
     "ring": ("ring", "^-", lesson.RANKS[0]),
 }
