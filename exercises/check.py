@@ -81,11 +81,11 @@ def all_exercises() -> list[Exercise]:
 # ---------------------------------------------------------------- one verdict
 
 
-def verdict(exercise: Exercise, file: Path | None = None) -> bool:
+def verdict(exercise: Exercise) -> bool:
     """Check the reader's file on real ranks, print what was seen -> is it done?"""
     name = f"{exercise.number} {exercise.file.stem[3:]}"
     with console.status(f"{name}: starting ranks"):
-        wrong = judge(exercise, file or exercise.file)
+        wrong = judge(exercise, exercise.file)
     if wrong is None:
         console.print(f"[green]done[/]      {name}")
         remember(exercise, done=fingerprint(exercise.file))

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
-from conftest import ROOT
+from conftest import ROOT, rehearsal
 
 from exercises import check
 from exercises.checks import ranks
@@ -26,16 +27,14 @@ def verdict(tmp_path, body):
     file = tmp_path / "18_early_stop.py"
     file.write_text(SOLUTION.replace(TRAIN, TRAIN + body))
     found = check.judge(EXERCISE, file)
-    left = [p.pid for p in psutil.process_iter() if str(file) in " ".join(arguments(p))]
-    assert not left
+    assert not running(str(file))
     return found
 
 
-def arguments(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+def running(words):
+    """Processes with these words in their command line."""
+    processes = psutil.process_iter(["cmdline"])
+    return [p for p in processes if words in " ".join(p.info["cmdline"] or [])]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_a_flood_of_output(tmp_path):
 def test_a_process_that_the_file_leaves_behind_is_ended(tmp_path):
     start = f"    import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n"
     assert verdict(tmp_path, start) is None
-    assert not [p for p in psutil.process_iter() if SLEEP in arguments(p)]
+    assert not running(SLEEP)
 
 
 SLEEP = "import time; time.sleep(1234.5)"
@@ -77,30 +76,20 @@ SLEEP = "import time; time.sleep(1234.5)"
 def test_no_rank_outlives_the_checker():
     """Ended by SIGTERM, or by SIGKILL when it cannot clean up."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        env = os.environ | {"STARTED_BY_TEST": f"check-{os.getpid()}-{number}"}
+        mark = f"check-{os.getpid()}-{number}"
+        env = os.environ | {"STARTED_BY_TEST": mark}
+        started = partial(rehearsal.processes_with, "STARTED_BY_TEST", mark)
         command = [sys.executable, "exercises/check.py", "18"]  # as it is given: it hangs
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
-        started = ours(env)
         end = time.monotonic() + 60
-        while len(ours(env)) < 4 and time.monotonic() < end:  # itself, the server, two ranks
+        while len(started()) < 4 and time.monotonic() < end:  # itself, the server, two ranks
             time.sleep(0.05)
         process.send_signal(number)
         process.wait(60)
         end = time.monotonic() + 60
-        while (started := ours(env)) and time.monotonic() < end:
+        while started() and time.monotonic() < end:
             time.sleep(0.05)
-        assert not started, number
-
-
-def ours(env):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("STARTED_BY_TEST") == env["STARTED_BY_TEST"]:
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
+        assert not started(), number
 
 
 # ---------------------------------------------------------------- the command line

@@ -52,7 +52,6 @@ def what_it_prints(page, text):
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "how", "language", "text"), marked("run"))
 def test_a_block_runs(reader, page, how, language, text):
-    (reader.folder / "docs").symlink_to(ROOT / "docs")
     lines = what_it_prints(page, text)
     if language == "python":
         (reader.folder / "block.py").write_text(text)

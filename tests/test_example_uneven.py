@@ -46,7 +46,6 @@ def commands():
 
 def run(folder, data, command):
     reader = Reader(folder, data)
-    (folder / "docs").symlink_to(ROOT / "docs")
     return reader.run(command, timeout=170, OMP_NUM_THREADS="1")
 
 

@@ -22,7 +22,6 @@ def command(script):
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory, small_data):
     reader = Reader(tmp_path_factory.mktemp("unused"), small_data)
-    (reader.folder / "docs").symlink_to(ROOT / "docs")
     result = reader.run(command(SCRIPT), timeout=170, OMP_NUM_THREADS="1")
     assert result.code == 0, result
     return result
@@ -90,7 +89,6 @@ def test_the_page_shows_what_is_printed(printed):
 
 @pytest.mark.slow
 def test_the_cost_is_measured_for_the_three_ways(reader):
-    (reader.folder / "docs").symlink_to(ROOT / "docs")
     script = "docs/examples/unused_parameters_cost.py"
     result = reader.run(command(script), timeout=170, OMP_NUM_THREADS="1")
     assert result.code == 0, result
