@@ -114,6 +114,9 @@ def judge(exercise: Exercise, file: Path) -> str | None:
     return None
 
 
+STUB = "NotImplementedError: "  # raised by the functions that a reader is to write
+
+
 def failure(seen: list[ranks.Rank]) -> str | None:
     """What went wrong if not all ranks came to their end: the cause, not a rank that waited."""
     ends = ["died", "prints", "computes", "raised"]  # the cause first: others may fail by it
@@ -126,6 +129,8 @@ def failure(seen: list[ranks.Rank]) -> str | None:
         if rank.end == "computes":
             spent = f"{ranks.BUSY:.0f} s of processor time"
             return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
+        if rank.message.startswith(STUB):
+            return rank.message.removeprefix(STUB)
         if rank.end == "raised":
             return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
     if all(rank.end == "finished" for rank in seen):

@@ -1,4 +1,4 @@
-GIVEN = "NotImplementedError: evaluate is yours to write"
+GIVEN = "evaluate is yours to write"
 SUBSET = "Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))"
 LOADER = "DataLoader(mine, batch_size)"
 REDUCE = "    dist.all_reduce(total)  # after the loop: a rank without samples takes part as well\n"

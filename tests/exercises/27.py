@@ -1,4 +1,4 @@
-GIVEN = "NotImplementedError: all_reduce is yours to write"
+GIVEN = "all_reduce is yours to write"
 START = "    chunks = tensor.view(-1).tensor_split(world_size)  # some may be empty\n"
 SEND = (
     "    sending = dist.isend(chunk, (rank + 1) % world_size)"

@@ -1,4 +1,4 @@
-GIVEN = "NotImplementedError: sync_batch_norm is yours to write"
+GIVEN = "sync_batch_norm is yours to write"
 TOTAL = "    total = SumOverRanks.apply(torch.cat([x.sum(0), (x * x).sum(0), count]))\n"
 BACKWARD = (
     "        total = gradient.clone()\n        dist.all_reduce(total)\n        return total\n"

@@ -1,4 +1,4 @@
-GIVEN = "NotImplementedError: train_step is yours to write"
+GIVEN = "train_step is yours to write"
 ZERO = "    optimizer.zero_grad()\n    count = 0\n"
 LOSS = '        F.cross_entropy(model(x), y, reduction="sum").backward()  # .grad adds up\n'
 COUNT = "    parts = [*gradients, torch.tensor([count])]\n"
