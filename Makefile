@@ -1,6 +1,7 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
 # make bench       run the benchmarks, put what they print on the pages (45 minutes)
+# make site        build the site from the pages and the notebooks (Python 3.11)
 # make test        lint and the quick tests: ten to fifteen minutes on two cores
 # make test-slow   the tests that take longer
 # make sync        copy the lower half of stage 1's train.py into the other stages
@@ -15,7 +16,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 .DELETE_ON_ERROR:
-.PHONY: help demo notebooks bench test test-slow sync clean
+.PHONY: help demo notebooks bench site test test-slow sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -31,6 +32,12 @@ notebooks: .venv/maintainer
 bench: .venv/maintainer
 	@echo "== the measured commands on benchmarks/README.md and docs/"
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
+
+# Everything is built anew each time: half a minute, and no page is ever out of date.
+site: .venv/maintainer
+	@echo "== site/html: pages, notebooks as they are committed, scripts; a warning is an error"
+	$(BIN)/sphinx-build -n -W --keep-going -q -E -a -d site/doctrees -c docs/site . site/html
+	@echo "open site/html/index.html"
 
 test: .venv/maintainer
 	@echo "== lint"
@@ -48,7 +55,7 @@ sync:
 	$(PYTHON) tools/sync_shared_half.py
 
 clean:
-	rm -rf .venv timings checkpoints runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site timings checkpoints runs .pytest_cache .ruff_cache .hypothesis
 
 # The files .venv/reader and .venv/maintainer are stamps: younger than the requirements, all is there.
 .venv/reader: requirements.txt

@@ -39,8 +39,9 @@ NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
 def files(ending):
-    """The repository's files with this ending, without .venv and the like."""
-    return sorted([*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")])
+    """The repository's files with this ending, without .venv, site/ and the like."""
+    found = [*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")]
+    return sorted(path for path in found if path.relative_to(ROOT).parts[0] != "site")
 
 
 def docstring_commands(script):

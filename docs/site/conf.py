@@ -1,0 +1,61 @@
+"""Settings of the site that `make site` builds: what Sphinx reads, and how the theme shows it.
+
+The pages are those that GitHub shows, where they lie: Markdown, the notebooks with the outputs that
+are committed (nothing is run here), and the scripts. hooks.py has the little that Sphinx lacks for
+this, navigation.yml the order of the pages. REPOSITORY_URL=https://... switches on the links to the
+repository and to Colab; without it nothing on the site names an address of its own.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY_URL = os.environ.get("REPOSITORY_URL", "")
+sys.path.insert(0, str(HERE))
+import hooks  # noqa: E402
+
+project = "Data-parallel training in PyTorch"
+html_title = project
+language = "en"  # make site-zh would set zh_CN; its catalogues of messages go to locale/
+locale_dirs = [str(HERE / "locale")]
+gettext_compact = False  # a catalogue per page
+
+extensions = ["myst_nb", "sphinx_copybutton", "hooks"]
+root_doc = "README"
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+source_suffix |= dict.fromkeys((".py", ".sh", ".sbatch", ".yaml"), "script")  # hooks.ScriptParser
+exclude_patterns = [".*", "tests", "notebooks/source", "docs/site"]
+exclude_patterns += ["site", "data", "timings", "checkpoints", "runs"]  # what make leaves
+templates_path = ["templates"]
+
+# Markdown and notebooks
+myst_heading_anchors = 4  # headings have GitHub's anchors
+smartquotes = False  # two dashes are a flag
+nb_execution_mode = "off"
+nb_merge_streams = True
+highlight_language = "none"  # a block without a language is output
+copybutton_selector = "div.highlight:not(.highlight-none *):not(.cell_output *) pre"
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+# Look
+html_theme = "sphinx_book_theme"
+html_static_path = ["static"]
+html_favicon = "static/icon.svg"
+html_css_files = ["site.css"]
+html_js_files = ["search.js"]
+html_use_index = False  # there is nothing in it
+html_show_copyright = False
+html_context = {"default_mode": "auto"}  # light or dark: as the reader's system
+html_sourcelink_suffix = ""  # a notebook is downloaded as .ipynb
+html_theme_options = {
+    "navbar_persistent": [],  # the default adds a second search field, an empty one
+    "footer_content_items": ["tested.html"],
+    "repository_url": REPOSITORY_URL,
+    "repository_branch": "main",
+    "use_repository_button": bool(REPOSITORY_URL),
+    "launch_buttons": {"colab_url": "https://colab.research.google.com"} if REPOSITORY_URL else {},
+}
+if hooks.PLAYER.exists():
+    html_js_files.append(("player/player.js", {"defer": "defer"}))  # hooks.add_player puts it there

@@ -1,0 +1,199 @@
+"""What Sphinx lacks here: pages of scripts and folders, toctrees outside the pages, a foot line."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.parsers import Parser
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PLAYER = ROOT / "docs/player"
+NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
+# Folders that pages link to and that have no README.md: the site lists their files.
+FOLDERS = ("benchmarks/results", "docs/timings", "exercises/checks", "exercises/solutions")
+
+# In a benchmark's results: "2 ranks, AMD EPYC, 2 cores, torch 2.12.1+cu130" -> 2.12.1, AMD EPYC
+ABOUT = re.compile(r'"about": "(?:[^"]*, )?((?!\d+ |Python )[^",]+),(?: [^",]+,)* torch ([\d.]+)')
+
+RECORDING = re.compile(r'class="player" data-recording="([^"]+)"')
+
+
+def setup(app: Sphinx) -> dict:
+    app.add_source_parser(ScriptParser)
+    app.connect("source-read", add_toctrees)
+    app.connect("doctree-read", link_to_folders)
+    app.connect("doctree-read", describe_pictures)
+    app.connect("html-collect-pages", folder_pages)
+    app.connect("html-page-context", add_foot_line)
+    app.connect("build-finished", add_plain_files)
+    app.connect("build-finished", add_player)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+# ---------------------------------------------------------------- scripts and folders
+
+
+class ScriptParser(Parser):
+    """Makes a page of a script: its path is the title, its text one highlighted block.
+
+    So a link to train.py leads to code that can be read. The search knows a script by its path
+    only: else each word would lead to a hundred scripts before it leads to a page.
+    """
+
+    supported = ("script",)
+
+    def parse(self, inputstring: str, document: nodes.document) -> None:
+        env = document.settings.env
+        path = env.doc2path(env.docname, base=False)
+        language = {".py": "python", ".yaml": "yaml"}.get(path.suffix, "bash")
+        section = nodes.section(ids=[nodes.make_id(str(path))])
+        section += nodes.title(text=str(path), translatable=False)
+        section += nodes.literal_block(inputstring, inputstring, language=language)
+        document += section
+        env.metadata[env.docname].update(orphan="", nosearch="")
+
+
+def link_to_folders(app: Sphinx, doctree: nodes.document) -> None:
+    """Turn Markdown links to one of FOLDERS into links to its list of files."""
+    page = app.env.docname
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        target = (ROOT / page).parent / link["reftarget"]
+        for folder in FOLDERS:
+            if target.resolve() == ROOT / folder:
+                uri = app.builder.get_relative_uri(page, f"{folder}/index")
+                link.replace_self(nodes.reference("", "", *link.children, refuri=uri))
+
+
+def folder_pages(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
+    """The lists of files: scripts have a page, all else is copied (add_plain_files)."""
+    for folder in FOLDERS:
+        items = []
+        for name in files_in(folder):
+            docname = app.env.path2doc(ROOT / folder / name)
+            uri = f"{Path(name).stem}.html" if docname in app.env.found_docs else name
+            items.append(f'<li><a href="{html.escape(uri)}">{html.escape(name)}</a></li>')
+        body = f"<h1>{folder}</h1>\n<ul>\n{''.join(items)}\n</ul>"
+        yield f"{folder}/index", {"title": folder, "body": body}, "page.html"
+
+
+def files_in(folder: str) -> list[str]:
+    files = [path for path in (ROOT / folder).rglob("*.*") if "__" not in str(path)]
+    return sorted(path.relative_to(ROOT / folder).as_posix() for path in files if path.is_file())
+
+
+def add_plain_files(app: Sphinx, error: Exception | None) -> None:
+    """Copy what the lists of files lead to, and make the README what a visitor sees first."""
+    if error or app.builder.name != "html":
+        return
+    for folder in FOLDERS:
+        for name in files_in(folder):
+            if Path(name).suffix in (".json", ".png"):
+                copy = app.outdir / folder / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / folder / name, copy)
+    shutil.copy(app.outdir / f"{app.config.root_doc}.html", app.outdir / "index.html")
+
+
+def add_player(app: Sphinx, error: Exception | None) -> None:
+    """Put the player and all recordings as one script, which a page may load without a server."""
+    if error or app.builder.name != "html" or not PLAYER.exists():
+        return
+    folder = app.outdir / "_static/player"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("player.js", "player.css"):
+        shutil.copy(PLAYER / name, folder)
+    paths = sorted((PLAYER / "recordings").glob("*.json"))
+    recordings = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    text = f"window.recordings = {json.dumps(recordings, separators=(',', ':'))};\n"
+    (folder / "recordings.js").write_text(text, encoding="utf-8")
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
+    """Give each picture that a cell shows its text alternative, which MyST-NB leaves out.
+
+    notebooks/lesson/drawing.py stores it. MyST-NB names a picture's file by the hash of its bytes.
+    """
+    path = app.env.doc2path(app.env.docname)
+    if path.suffix != ".ipynb":
+        return
+    words = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        for output in cell.get("outputs", []):
+            alt = output.get("metadata", {}).get("image/png", {}).get("alt")
+            if alt:
+                png = base64.b64decode("".join(output["data"]["image/png"]))
+                words[hashlib.sha256(png).hexdigest()] = alt
+    for image in doctree.findall(nodes.image):
+        if Path(image["uri"]).stem in words:
+            image["alt"] = words[Path(image["uri"]).stem]
+
+
+# ---------------------------------------------------------------- navigation
+
+
+def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Append a page's part of navigation.yml, as hidden toctrees: GitHub's readers see none."""
+    for caption, pages in NAVIGATION.get(docname, {}).items():
+        lines = [f"{name} </{page}>" for name, page in pages.items()]
+        if not PLAYER.exists():
+            lines = [line for line in lines if "/player/" not in line]
+        entries = "\n".join(lines)
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+
+
+# ---------------------------------------------------------------- the foot line
+
+
+def add_foot_line(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
+    """Give the template tested.html PyTorch's version, and what measured this page's figures."""
+    requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    context["torch_version"] = re.search(r"^torch==(.+)$", requirements, re.MULTILINE)[1]
+    context["machines"] = machines(ROOT / page)
+
+
+def machines(page: Path) -> str:
+    """What measured the figures on a page, or "": "AMD EPYC with PyTorch 2.12.1"
+
+    A page names its records in a comment, <!-- figures: PATH PATH -->, or shows the player; a
+    notebook reads them.
+    A measured block of which no record was kept is, as the README says, from two CPU cores.
+    """
+    book, page = page.with_suffix(".ipynb"), page.with_suffix(".md")
+    if book.exists():
+        text = book.read_text(encoding="utf-8")
+        named = [f"benchmarks/results/{name}" for name in re.findall(r"[\w-]+\.json", text)]
+        named += ["docs/timings/cpu-2-cores"] * bool(re.search(r"lesson\.(records|phases)\(", text))
+        named = [name for name in named if (ROOT / name).exists()]
+    else:
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        named = " ".join(re.findall(r"^<!-- figures: (.+) -->$", text, re.MULTILINE)).split()
+    named += [f"docs/player/recordings/{name}.json" for name in RECORDING.findall(text)]
+    found = sorted({machine for name in named for machine in machines_of(ROOT / name)})
+    return "; ".join(found) or "two CPU cores" * ("<!-- measured -->" in text)
+
+
+def machines_of(record: Path) -> set[str]:
+    """The same of one record, or of all in a folder."""
+    found = set()
+    for path in record.rglob("*.json") if record.is_dir() else [record]:
+        text = path.read_text(encoding="utf-8")
+        run = json.loads(text)
+        if "device_name" in run:  # of a stage
+            found.add((run["device_name"], run["torch"].partition("+")[0]))
+        elif "chunks" in run or "spans" in text:  # for the player
+            found.add((run["about"]["machine"], run["about"]["torch"].partition("+")[0]))
+        found.update(ABOUT.findall(text))  # of a benchmark
+    return {f"{name} with PyTorch {version}" for name, version in found}

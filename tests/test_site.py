@@ -1,0 +1,327 @@
+"""The site that make site builds: no warning, no dead link, no request elsewhere, and a browser."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+import yaml
+from conftest import ROOT, files
+from filelock import FileLock
+
+pytest.importorskip("sphinx_book_theme", reason="requirements-dev.txt has it for Python 3.11 on")
+SEARCHES = {  # words of a reader -> the pages that answer them
+    "NCCL watchdog": ["docs/debugging", "docs/messages", "docs/glossary"],
+    "gradient accumulation": ["docs/gradient_accumulation", "docs/glossary"],
+    "ring all-reduce": ["notebooks/05_ring_allreduce", "docs/glossary"],
+}
+BROWSER = shutil.which("chromium"), shutil.which("chromedriver")
+NEEDS_BROWSER = pytest.mark.skipif(None in BROWSER, reason="needs chromium and chromedriver")
+VISITED = ["index", "03_ddp_spawn/README", "03_ddp_spawn/train", "notebooks/03_ddp_spawn"]
+VISITED += ["docs/messages", "exercises/README"]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the site, built by make's own command, once for all tests."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, printed = shared / "site/html", shared / "site.txt"
+    command = re.search(r"^\t\$\(BIN\)/sphinx-build (.+)$", read("Makefile"), re.MULTILINE)[1]
+    arguments = command.replace(" site/", f" {shared}/site/").split()
+    with FileLock(shared / "site.lock", timeout=280):
+        if not printed.exists():
+            command = [sys.executable, "-m", "sphinx", *arguments]
+            how = {"cwd": ROOT, "env": os.environ | {"REPOSITORY_URL": ""}, "timeout": 250}
+            result = subprocess.run(command, capture_output=True, text=True, **how)
+            printed.write_text(f"{result.returncode}\n{result.stdout}{result.stderr}")
+    assert printed.read_text() == "0\n"
+    return folder
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+class Page(HTMLParser):
+    """What a page refers to, and what its readers and their tools meet."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.ids, self.links, self.parts = path, set(), [], []
+        self.alts, self.headings, self.language, self.folded, self.text = [], [], None, 0, []
+        self.in_article = False
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        has = dict(attributes)
+        self.ids |= {has.get("id"), has.get("name")} - {None}
+        if tag == "html":
+            self.language = has.get("lang")
+        if tag == "article":
+            self.in_article = True
+        if tag == "a" and "href" in has:
+            self.links.append(has["href"])
+        self.parts += [has[name] for name in ("src", "data", "poster", "srcset") if has.get(name)]
+        if tag == "link":
+            self.parts.append(has["href"])
+        if tag == "img":
+            self.alts.append(has.get("alt"))
+        if re.fullmatch("h[1-6]", tag) and self.in_article:  # elsewhere: what only printers show
+            self.headings.append(int(tag[1]))
+        if tag == "details" and "hide" in has.get("class", "") and "open" not in has:
+            self.folded += 1
+
+    def handle_endtag(self, tag):
+        if tag == "article":
+            self.in_article = False
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@functools.cache
+def pages_in(folder):
+    """{path without ending: Page} of all pages of the site"""
+    found = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]
+    return {path.relative_to(folder).as_posix()[:-5]: Page(path) for path in found}
+
+
+def outside(address):
+    return bool(re.match(r"\s*(https?:)?//", address))
+
+
+# ---------------------------------------------------------------- the files
+
+
+def test_each_page_and_notebook_is_there(site):
+    sources = [path.relative_to(ROOT) for path in files(".md") + files(".ipynb")]
+    names = [source.with_suffix("") for source in sources if "source" not in source.parts]
+    names = [name.as_posix() for name in names if name.parts[0] != "tests"]
+    assert set(names) <= set(pages_in(site)) and "05_multinode/launch/kubernetes" in pages_in(site)
+    assert (site / "index.html").read_text() == (site / "README.html").read_text()
+
+
+def test_each_link_leads_to_a_page_and_a_place_on_it(site):
+    pages, dead = pages_in(site), []
+    for name, page in pages.items():
+        for link in page.links + page.parts:
+            if urlsplit(link).scheme or outside(link):
+                continue
+            path, fragment = unquote(urlsplit(link).path), unquote(urlsplit(link).fragment)
+            target = (page.path.parent / path).resolve() if path else page.path
+            if not target.is_file():
+                dead.append(f"{name}: {link}")
+            elif fragment.startswith("recording="):  # a moment in the player
+                name = parse_qs(fragment)["recording"][0]
+                recorded = ROOT / f"docs/player/recordings/{name}.json"
+                dead += [] if recorded.exists() else [f"{name}: {link}"]
+            elif fragment and target.suffix == ".html":
+                to = pages[target.relative_to(site.resolve()).as_posix()[:-5]]
+                dead += [] if fragment in to.ids else [f"{name}: {link}"]
+    assert not dead
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    found = [part for page in pages_in(site).values() for part in page.parts if outside(part)]
+    css = r"(?:@import|url\()\s*[\"']?\s*((?:https?:)?//[^\"')]+)"
+    js = r"(?:fetch|import|importScripts|src\s*[=:]|open)\s*\(?\s*[\"'`]((?:https?:)?//[^\"'`]+)"
+    for path in site.rglob("*"):
+        if path.suffix in (".html", ".css", ".js") and not path.is_dir():
+            text = path.read_text(encoding="utf-8")
+            found += re.findall(css, text) + re.findall(js, text)
+    assert not found
+
+
+def test_each_picture_has_words(site):
+    for name, page in pages_in(site).items():
+        words = [alt for alt in page.alts if alt and " " in alt]  # else it is the file's name
+        assert words == page.alts, name
+    assert len(pages_in(site)["notebooks/03_ddp_spawn"].alts) >= 5
+
+
+def test_headings_are_in_order(site):
+    for name, page in pages_in(site).items():
+        if name == "search":  # filled in by its script
+            continue
+        steps = [after - before for before, after in zip(page.headings, page.headings[1:])]
+        assert page.headings[:1] == [1] and page.headings.count(1) == 1, (name, page.headings)
+        assert max(steps, default=0) <= 1, (name, page.headings)
+        assert page.language == "en", name
+
+
+def test_cells_with_hidden_input_are_folded(site):
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        hidden = sum("hide-input" in cell["metadata"].get("tags", []) for cell in cells)
+        assert hidden and pages_in(site)[f"notebooks/{path.stem}"].folded == hidden, path.stem
+
+
+@pytest.mark.parametrize("words", SEARCHES)
+def test_the_search_index_has_the_words_of_these_pages(site, words):
+    from sphinx.search.en import SearchEnglish
+
+    text = (site / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    for word in re.findall(r"\w{4,}", words.lower()):  # "all" is too common to be in it
+        names = set()
+        for part in ("terms", "titleterms"):  # a number, or several
+            pages = index[part].get(SearchEnglish({}).stem(word), [])
+            pages = pages if isinstance(pages, list) else [pages]
+            names |= {index["docnames"][number] for number in pages}
+        assert set(SEARCHES[words]) <= names, word
+
+
+# ---------------------------------------------------------------- the foot line
+
+
+def foot_line(site, name):
+    text = "".join(pages_in(site)[name].text)
+    return " ".join(re.search(r"This repository is tested .*?\n\n", text, re.DOTALL)[0].split())
+
+
+def test_each_page_names_the_version_and_only_its_own_machines(site):
+    torch = re.search(r"^torch==(.+)$", read("requirements.txt"), re.MULTILINE)[1]
+    for name in set(pages_in(site)) - {"search"}:
+        assert f"tested with PyTorch {torch} on Linux." in foot_line(site, name), name
+    record = json.loads(read("docs/timings/cpu-2-cores/repeat-1/01_baseline-1xcpu.json"))
+    measured = f"measured on: {record['device_name']} with PyTorch {torch}."
+    for stage in ("README", "01_baseline/README", "05_multinode/README"):
+        assert foot_line(site, stage).endswith(measured), stage
+    assert foot_line(site, "docs/compile").endswith("measured on: two CPU cores.")
+    for name in ("docs/adapt", "docs/messages", "notebooks/01_generators", "02_dp/train"):
+        assert "measured" not in foot_line(site, name), name
+    loaders = json.loads(read("benchmarks/results/loaders.json"))["about"].split(", ")[0]
+    assert loaders in foot_line(site, "notebooks/01_baseline")
+    assert loaders in foot_line(site, "benchmarks/README")
+
+
+@pytest.mark.parametrize("page", files(".md"), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_that_shows_results_names_them(page):
+    """<!-- figures: PATH ... --> stands where a table or a picture of records does."""
+    text = page.read_text(encoding="utf-8")
+    named = " ".join(re.findall(r"^<!-- figures: (.+) -->$", text, re.MULTILINE)).split()
+    assert all((ROOT / path).exists() for path in named)
+    shows = re.search(r"!\[.*\]\(.*(results|timings)/|images/s  |of the committed records", text)
+    assert named or not shows
+
+
+# ---------------------------------------------------------------- publishing
+
+
+def test_it_is_published_without_an_address_and_only_from_main():
+    text = read(".github/workflows/site.yml")
+    workflow = yaml.safe_load(text)
+    assert workflow[True] == {"push": {"branches": ["main"]}, "workflow_dispatch": None}  # on:
+    assert "://" not in text and "make site" in text
+
+
+# ---------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """The site's address while it is served: under file:// a page may not read another."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *words):
+            pass
+
+    handler = functools.partial(Quiet, directory=site)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER[0]
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "WARNING"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(BROWSER[1]))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def complaints(browser, address, name):
+    """What is wrong with a page on a laptop and on a phone, by day and by night."""
+    wrong = []
+    for width, theme in ((1280, "light"), (1280, "dark"), (420, "light"), (420, "dark")):
+        media = [{"name": "prefers-color-scheme", "value": theme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get(f"{address}/{name}.html")
+        page, article, shown, fetched = browser.execute_script(
+            """const article = document.querySelector(".bd-article-container");
+            return [document.documentElement.scrollWidth,
+                    article.scrollWidth - article.clientWidth,
+                    document.documentElement.dataset.theme,
+                    performance.getEntriesByType("resource").map(entry => entry.name)]"""
+        )
+        found = {
+            "is wider than the screen": page > width or article > 0,
+            "has another theme": shown != theme,
+            "fetches from elsewhere": [name for name in fetched if not name.startswith(address)],
+            "writes to the console": [e["message"] for e in browser.get_log("browser")],
+        }
+        wrong += [f"{name} {width} {theme} {what}: {why}" for what, why in found.items() if why]
+    return wrong
+
+
+@NEEDS_BROWSER
+@pytest.mark.parametrize("name", VISITED)
+def test_a_page_in_the_browser(browser, address, name):
+    assert not complaints(browser, address, name)
+
+
+@NEEDS_BROWSER
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_pages_in_the_browser(browser, address, site):
+    scripts = {path.relative_to(ROOT).with_suffix("").as_posix() for path in files(".py")}
+    names = set(pages_in(site)) - scripts
+    assert len(names) > 40
+    assert not [line for name in sorted(names) for line in complaints(browser, address, name)]
+
+
+@NEEDS_BROWSER
+@pytest.mark.parametrize("words", SEARCHES)
+def test_the_search_finds_the_page(browser, address, words):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get(f"{address}/search.html?q={words.replace(' ', '+')}")
+    results = """const found = [...document.querySelectorAll("#search-results li")];
+        return found.every(one => one.querySelector(".context")) && found.length
+            ? found.map(one => [one.querySelector("a").getAttribute("href"), one.innerText]) : 0"""
+    found = WebDriverWait(browser, 60).until(lambda _: browser.execute_script(results))
+    first = [link.partition(".html")[0] for link, _ in found[:3]]
+    assert SEARCHES[words][0] in first, found
+    assert not [text for _, text in found if "System Settings" in text], "the theme's buttons"
+
+
+@NEEDS_BROWSER
+def test_code_can_be_copied_and_output_cannot(browser, address):
+    for name in ("docs/fsdp", "notebooks/03_ddp_spawn"):
+        browser.get(f"{address}/{name}.html")
+        code, output = browser.execute_script(
+            """const blocks = [...document.querySelectorAll("div.highlight")];
+            const output = one => one.closest(".highlight-none, .cell_output");
+            const copied = some => some.map(one => one.querySelector(".copybtn") !== null);
+            return [copied(blocks.filter(one => !output(one))), copied(blocks.filter(output))]"""
+        )
+        assert code and all(code) and output and not any(output), name
