@@ -246,8 +246,9 @@ def test_it_plays_to_the_end_and_can_be_paused(browser, site):
     browser.until(lambda: browser.step() == (24, 24))
     browser.until(lambda: "Play" in browser.find(".play").accessible_name)
     assert float(browser.find(".lanes clipPath rect").get_attribute("width")) > 500
+    Select(browser.find(".speed")).select_by_value("0.25")
     browser.find(".play").click()  # at the end it begins anew
-    browser.until(lambda: 0 < browser.step()[0] < 14)
+    assert browser.step()[0] < 14
 
 
 @NEEDS_CHROMIUM
@@ -308,8 +309,17 @@ def test_the_keyboard(browser, site):
     browser.press(Keys.SPACE)  # on a button it presses that button
     assert browser.step() == (1, 24) and "Play" in browser.find(".play").accessible_name
     browser.script("arguments[0].focus()", browser.find("select[name=ranks]"))
-    browser.press(Keys.ARROW_DOWN, Keys.ENTER)  # in a menu the keys are the menu's
+    browser.press(Keys.END)  # in a menu the keys are the menu's
     browser.until(lambda: "four-ranks" in browser.text(".title"))
+
+
+@NEEDS_CHROMIUM
+def test_keys_of_the_player_do_not_turn_the_pages_of_a_theme(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html")
+    browser.script("window.turned = []; addEventListener('keydown', (e) => turned.push(e.key))")
+    browser.script("arguments[0].focus()", browser.find(".stage"))
+    browser.press(Keys.ARROW_RIGHT, Keys.SPACE, Keys.SPACE, "x")
+    assert browser.script("return turned") == ["x"]
 
 
 @NEEDS_CHROMIUM
@@ -426,6 +436,10 @@ def test_back_goes_to_the_recording_before(browser, site):
     browser.until(lambda: "one-bucket" in browser.text(".title") and browser.step() == (1, 24))
     browser.driver.forward()
     browser.until(lambda: "two-buckets" in browser.text(".title"))
+    browser.open(f"{site}index.html")
+    browser.choose("show", "a failure")
+    browser.driver.back()
+    browser.until(lambda: browser.fragment == "" and "one-bucket" in browser.text(".title"))
 
 
 @NEEDS_CHROMIUM
@@ -529,12 +543,46 @@ def test_a_missing_recording_and_missing_recordings_are_one_line(browser, tmp_pa
 # ---------------------------------------------------------------- the committed recordings and page
 
 
+NEEDS_RECORDINGS = pytest.mark.skipif(not COMMITTED, reason="no recordings in docs/player")
+
+
+def read(name):
+    return json.loads((PLAYER / "recordings" / f"{name}.json").read_text())
+
+
+@NEEDS_RECORDINGS
+def test_what_the_page_says_of_buckets_bytes_and_failures():
+    convnet, capped, wider = (
+        [
+            len(bucket["parameters"])
+            for bucket in read(f"step-ranks-2-channels-{of}")["ranks"][0]["buckets"]
+        ]
+        for of in ("1-bucket-cap-mb-25", "1-bucket-cap-mb-0.01", "4-bucket-cap-mb-0.2")
+    )
+    assert convnet == [10] and len(capped) == 3 and capped[0] == 2 and len(wider) > 1
+    sent = {way: [0] * 4 for way in ("ring", "naive", "tree")}
+    for way, of in sent.items():
+        recorded = read(f"all-reduce-{way}-ranks-4")
+        for message in recorded["messages"]:
+            of[message["from"]] += message["bytes"] / recorded["elements"] / 4
+    assert sent["ring"] == [1.5] * 4 and sum(sent["naive"]) == sum(sent["tree"]) == 6
+    assert max(sent["naive"]) == sent["naive"][0] == 3 > max(sent["tree"]) > max(sent["ring"])
+    texts = {}
+    for case in ("a-rank-dies", "a-rank-leaves-early", "slow-rank"):
+        ranks = read(f"failure-{case}-ranks-4")["ranks"]
+        texts[case] = [" ".join(mark["text"] for mark in rank["marks"]) for rank in ranks]
+    others = (0, 2, 3)
+    assert all("Connection closed by peer" in texts["a-rank-dies"][rank] for rank in others)
+    assert all("Timed out waiting" in texts["a-rank-leaves-early"][rank] for rank in others)
+    assert "exit code 0" in texts["a-rank-leaves-early"][1]
+    assert texts["slow-rank"] == ["exit code 0"] * 4
+
+
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory):
     """The address of a page that plays the repository's recordings."""
-    recordings = [json.loads(path.read_text()) for path in COMMITTED]
-    listed = json.loads((PLAYER / "recordings/index.json").read_text())
-    index = [entry | {"name": Path(entry["file"]).stem} for entry in listed]
+    recordings = [read(path.stem) for path in COMMITTED]
+    index = [entry | {"name": Path(entry["file"]).stem} for entry in read("index")]
     folder = write_pages(tmp_path_factory.mktemp("committed"), recordings, index)
     (first, *_) = re.findall(r'data-recording="([^"]+)"', (PLAYER / "index.md").read_text())
     page = f'<div class="player" data-recording="{first}"></div>'
@@ -543,11 +591,11 @@ def committed(tmp_path_factory):
 
 
 @NEEDS_CHROMIUM
-@pytest.mark.skipif(not COMMITTED, reason="no recordings in docs/player/recordings")
+@NEEDS_RECORDINGS
 def test_every_committed_recording_plays(browser, committed):
     browser.open(committed, width=420)
     for path in COMMITTED:
-        title = json.loads(path.read_text())["title"]
+        title = read(path.stem)["title"]
         browser.follow(f"recording={path.stem}&step=99999")
         browser.until(functools.partial(browser.shows, title))
         number, last = browser.step()
@@ -558,7 +606,7 @@ def test_every_committed_recording_plays(browser, committed):
 
 
 @NEEDS_CHROMIUM
-@pytest.mark.skipif(not COMMITTED, reason="no recordings in docs/player/recordings")
+@NEEDS_RECORDINGS
 def test_the_links_of_the_page_lead_to_steps(browser, committed):
     links = re.findall(r'<a href="(#[^"]+)"', (PLAYER / "index.md").read_text())
     assert len(links) >= 6

@@ -106,7 +106,7 @@
     wait: " waits for the other ranks",
     slow: " is slow",
     error: " has failed",
-    gone: " has ended",
+    gone: " no longer takes part",
   };
   const MARKS = { dies: "dies", leaves: "leaves", error: "gets an error", exit: "ends" };
 
@@ -222,7 +222,7 @@
     wait: "waits",
     slow: "is slow",
     error: "has failed",
-    gone: "process has ended",
+    gone: "no longer takes part",
   };
 
   /** The picture of a step or a failure: time goes to the right, a lane per rank and per bucket.
@@ -311,6 +311,7 @@
         ...this.rows.flatMap((row) => row.bars.flatMap((bar) => this.bar(row, bar))),
         ...this.ticks(),
       ];
+      this.later = this.above();
       this.past = svg("rect", { height: this.height });
       this.now = svg("path", { class: "now" });
       this.ring = svg("circle", { r: 8, class: "ring" });
@@ -320,8 +321,8 @@
         svg("g", { class: "future" }, ...scene()),
         svg("g", { "clip-path": `url(#${this.id}-past)` }, ...scene()),
         ...labels,
-        ...this.exposed(),
         this.now,
+        ...this.later.flatMap((one) => one.nodes),
         this.ring,
       );
       this.svg.setAttribute("height", this.height + 26);
@@ -367,48 +368,48 @@
       ];
     }
 
-    /** How long each rank was exposed, above it, where this figure finds room in any picture. */
-    exposed() {
-      this.figures = this.rows.flatMap((row) =>
-        row.bars
-          .filter((bar) => bar.what === "exposed")
-          .map(({ from, to }) => {
-            const x = Math.min(this.left + this.width, Math.max(this.x(to), this.x(from) + 60));
-            return {
-              from,
-              text: svg(
-                "text",
-                { x, y: row.y - 5, class: "end" },
-                `exposed ${clock(to - from, this.end, 2)}`,
-              ),
-            };
-          }),
-      );
-      return this.figures.map(({ text }) => text);
+    /** What stands above the lanes, faint until its time: [{at, nodes}, ...]. */
+    above() {
+      return [...this.exposed(), ...this.flags()];
     }
 
-    /** A line for each gradient in the row of its bucket, a numbered flag for what goes wrong. */
-    ticks() {
+    /** How long each rank was exposed: above the lane this figure finds room in any picture. */
+    exposed() {
+      const bars = this.rows.flatMap((row) => row.bars.map((bar) => ({ ...bar, y: row.y - 5 })));
+      return bars
+        .filter((bar) => bar.what === "exposed")
+        .map(({ from, to, y }) => {
+          const x = Math.min(this.left + this.width, Math.max(this.x(to), this.x(from) + 60));
+          const text = `exposed ${clock(to - from, this.end, 2)}`;
+          return { at: from, nodes: [svg("text", { x, y, class: "end" }, text)] };
+        });
+    }
+
+    /** A numbered flag for each message, death or exit. */
+    flags() {
       const ends = {};
-      return this.events.flatMap(({ what, row: key, at, flag }) => {
-        const [row, x] = [this.row(key), this.x(at)];
-        if (what === "gradient")
-          return [svg("path", { d: `M${x} ${row.y - 1}v${row.height + 2}`, class: "tick" })];
-        if (!flag) return [];
-        const middle = Math.max(ends[key] ?? 0, Math.min(x, this.left + this.width - 9));
-        ends[key] = middle + 20;
-        return [
-          svg("path", {
-            d: `M${middle} ${row.y - 4}L${x} ${row.y}v${row.height}`,
-            class: "tick pole",
-          }),
-          svg("circle", { cx: middle, cy: row.y - 11, r: 8.5, class: "flag" }),
-          svg(
-            "text",
-            { x: middle, y: row.y - 7, class: "inside", style: "fill: var(--paper)" },
-            flag,
-          ),
+      const marks = this.events.filter((event) => event.flag);
+      return marks.map(({ row: key, at, flag }) => {
+        const { y, height } = this.row(key);
+        const place = Math.min(this.x(at), this.left + this.width - 9);
+        const x = Math.max(ends[key] ?? 0, place); // beside the flag before
+        ends[key] = x + 20;
+        const style = "fill: var(--paper)";
+        const nodes = [
+          svg("path", { d: `M${x} ${y - 4}L${this.x(at)} ${y}v${height}`, class: "tick" }),
+          svg("circle", { cx: x, cy: y - 11, r: 8.5, class: "flag" }),
+          svg("text", { x, y: y - 7, class: "inside", style }, flag),
         ];
+        return { at, nodes };
+      });
+    }
+
+    /** A line for each gradient, in the row of its bucket. */
+    ticks() {
+      const gradients = this.events.filter((event) => event.what === "gradient");
+      return gradients.map(({ row, at }) => {
+        const { y, height } = this.row(row);
+        return svg("path", { d: `M${this.x(at)} ${y - 1}v${height + 2}`, class: "tick" });
       });
     }
 
@@ -444,8 +445,9 @@
       for (const event of this.events.slice(0, step))
         if (event.label) labels[event.row] = event.label;
       for (const row of this.rows) row.words.textContent = labels[row.key];
-      for (const { from, text } of this.figures)
-        text.classList.toggle("future", step === 0 || now < from);
+      for (const { at, nodes } of this.later) {
+        for (const node of nodes) node.classList.toggle("future", step === 0 || now < at);
+      }
       this.past.setAttribute("width", step ? this.x(now) + 1.2 : 0);
       this.now.setAttribute("d", `M${this.x(now)} 0V${this.height + 4}`);
       const event = this.events[step - 1];
