@@ -331,10 +331,11 @@
     /** Gives a row its place below the one before, and its label. */
     label(row, i, narrow) {
       if (row.begins) this.height += (i ? 6 : 0) + (narrow ? 8 : 16);
-      if (narrow) this.height += 18;
+      const above = this.recording.kind === "failure" ? 26 : 5; // there flags stand between
+      if (narrow) this.height += above + 13;
       row.y = this.height;
       this.height += row.height + 4;
-      const y = row.y + (narrow ? -5 : row.height / 2 + 4);
+      const y = row.y + (narrow ? -above : row.height / 2 + 4);
       row.words = svg(
         "text",
         { x: row.begins ? 18 : 2, y, class: row.begins ? "rank" : "quiet" },
