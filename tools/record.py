@@ -5,18 +5,18 @@
     python tools/record.py --check        # examine the recordings that are there
     python tools/record.py --check FILE   # these
 
-A step of DDP is recorded by a hook on every parameter and DDP's communication hook; an all-reduce of
-05_multinode/from_scratch.py by a stand-in for torch.distributed that notes every message; a failure
-by notes that each rank writes as it goes, so that they are there when it is killed. The ranks of one
-machine share its monotonic clock. Nothing is written unless all recordings pass the check.
+A step of DDP is recorded by a hook on every parameter and DDP's communication hook; an all-reduce
+of 05_multinode/from_scratch.py by a stand-in for torch.distributed that notes every message; a
+failure by notes that each rank writes as it goes, so that they are there when it is killed. The
+ranks share the clock of their machine. Nothing is written unless all recordings pass the check.
 """
 
 import argparse
+import ctypes
 import importlib
 import json
 import os
 import re
-import shlex
 import signal
 import sys
 import tempfile
@@ -41,13 +41,13 @@ from tools import check_recordings
 from_scratch = importlib.import_module("05_multinode.from_scratch")
 rehearsal = importlib.import_module("05_multinode.rehearsal.common")
 
-STEPS = [(2, 1, 25), (3, 1, 25), (4, 1, 25), (2, 1, 0.01), (2, 4, 25), (2, 4, 0.2), (4, 4, 0.2)]
-ALL_REDUCES = [(way, ranks) for way in from_scratch.WAYS for ranks in (2, 3, 4, 5, 6, 8)]
+RANKS_OF_STEPS, NETS = (2, 3, 4), [(1, 25), (1, 0.01), (4, 25), (4, 0.2)]  # channels, MiB
+RANKS_OF_ALL_REDUCES, WAYS = (2, 3, 4, 5, 6, 8), tuple(from_scratch.WAYS)
 SLOW, DIES, LEAVES = "slow rank", "a rank dies", "a rank leaves early"
-FAILURES = [(case, ranks) for case in (SLOW, DIES, LEAVES) for ranks in (2, 4)]
+RANKS_OF_FAILURES = (2, 4)
 IMAGES = 12  # per rank: few, so that the all-reduce is a visible part of a step
 ELEMENTS = 1_200_000  # of a vector, 4.8 MB: divides by 2, 3, 4, 5, 6 and 8
-WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.1, 2  # the last two in seconds
+WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
 PATIENCE = 90  # seconds for a failure, from the start of its ranks to the end of the last
 
 
@@ -74,10 +74,14 @@ def main() -> None:
     rehearsal.exit_on_signals()
     recordings = []
     for kind in args.names or KINDS:
-        record, cases = KINDS[kind]
-        for case in cases:
-            recordings.append(check_recordings.checked(record(*case)))
-            print(recordings[-1]["title"], flush=True)
+        record, numbers = KINDS[kind]
+        for ranks in numbers:
+            for found in record(ranks):
+                try:
+                    recordings.append(check_recordings.check(found))
+                except check_recordings.Damaged as error:
+                    sys.exit(f"record: {found['title']}: {error}")
+                print(found["title"], flush=True)
     write(recordings, args.folder)
 
 
@@ -93,10 +97,17 @@ def write(recordings: list[dict], folder: Path) -> None:
         write_compact(folder / name, recording)
         keys = ("kind", "title", "choices")
         index.append({"file": name} | {key: recording[key] for key in keys})
-    index.sort(key=lambda entry: list(KINDS).index(entry["kind"]))
+    index.sort(key=order_of_menus)
     write_compact(path, index)
     for name in {entry["file"] for entry in old} - {entry["file"] for entry in index}:
         (folder / name).unlink(missing_ok=True)
+
+
+def order_of_menus(entry: dict) -> tuple:
+    """Kinds, then ways or cases, then numbers of ranks."""
+    choices = entry["choices"]
+    which = choices.get("way") or choices.get("case")
+    return (list(KINDS).index(entry["kind"]), ORDER.index(which) if which else 0, choices["ranks"])
 
 
 def write_compact(path: Path, value: object) -> None:
@@ -148,6 +159,11 @@ def since(first: int, value: object) -> object:
     return value
 
 
+def each(function, cases: list[tuple]) -> list:
+    """On a rank: starting a rank takes seconds, so it does several cases."""
+    return [function(*case) for case in cases]
+
+
 TIMES = ("at", "from", "to", "left", "joined", "arrived")
 
 
@@ -175,12 +191,20 @@ def spans(turns: list[tuple]) -> list[dict]:
 # ---------------------------------------------------------------- one step of DDP
 
 
-def record_step(ranks: int, channels: int, cap: float, count: int = 15) -> dict:
-    """Record `count` steps -> the one whose time is the median."""
-    taken = common.on_ranks(ranks, take_steps, channels, cap, count)
-    steps = list(zip(*taken))
-    lasts = [max(s["laps"][-1] for s in step) - min(s["laps"][0] for s in step) for step in steps]
-    step = steps[lasts.index(sorted(lasts)[count // 2])]
+def record_steps(ranks: int, nets=NETS, count: int = 15) -> list[dict]:
+    """Record `count` steps of each net -> of each the step whose time is the median.
+
+    nets: times the ConvNet's channels, and bucket_cap_mb.
+    """
+    cases = [(*net, count) for net in nets]
+    taken = zip(*common.on_ranks(ranks, each, take_steps, cases))
+    return [step_of(ranks, *net, list(zip(*own))) for net, own in zip(nets, taken)]
+
+
+def step_of(ranks: int, channels: int, cap: float, steps: list[tuple[dict]]) -> dict:
+    """What the ranks noted in every step -> the recording of the one in the middle."""
+    steps.sort(key=lambda step: max(s["laps"][-1] for s in step) - min(s["laps"][0] for s in step))
+    step = steps[len(steps) // 2]
     joined = [max(lefts) for lefts in zip(*([b["left"] for b in s["buckets"]] for s in step))]
     times = "the ConvNet" if channels == 1 else f"{channels} times the ConvNet's channels"
     return recording(
@@ -274,11 +298,18 @@ def take_steps(channels: int, cap: float, count: int) -> list[dict]:
 # ---------------------------------------------------------------- an all-reduce, message by message
 
 
-def record_all_reduce(way: str, ranks: int, elements: int = ELEMENTS, count: int = 5) -> dict:
-    """Record an all-reduce `count` times -> the one whose time is the median."""
-    tries = list(zip(*common.on_ranks(ranks, all_reduce, way, elements, count)))
-    lasts = [max(own["end"] for own in t) - min(own["turns"][0][0] for own in t) for t in tries]
-    owns = tries[lasts.index(sorted(lasts)[count // 2])]
+def record_all_reduces(ranks: int, ways=WAYS, elements: int = ELEMENTS, count=5) -> list[dict]:
+    """Record each way `count` times -> of each the all-reduce whose time is the median."""
+    cases = [(way, elements, count) for way in ways]
+    taken = zip(*common.on_ranks(ranks, each, all_reduce, cases))
+    return [all_reduce_of(way, elements, list(zip(*own))) for way, own in zip(ways, taken)]
+
+
+def all_reduce_of(way: str, elements: int, tries: list[tuple[dict]]) -> dict:
+    """What the ranks noted in every try -> the recording of the one in the middle."""
+    tries.sort(key=lambda t: max(own["end"] for own in t) - min(own["turns"][0][0] for own in t))
+    owns = tries[len(tries) // 2]
+    ranks = len(owns)
     cut = from_scratch.chunks(elements, ranks if way == "ring" else 1)
     messages = match(owns, [chunk.start for chunk in cut], way)
     return recording(
@@ -324,7 +355,7 @@ def spans_of_turns(rank: int, own: dict, messages: dict[tuple, dict]) -> list[di
     turns = []
     ends = [turn[0] for turn in own["turns"][1:]] + [own["end"]]
     for (at, what, *message), end in zip(own["turns"], ends):
-        if message:
+        if message and what != "post":
             peer, n = message
             sends = what == "send"
             both = messages[(rank, peer, n) if sends else (peer, rank, n)]
@@ -332,7 +363,7 @@ def spans_of_turns(rank: int, own: dict, messages: dict[tuple, dict]) -> list[di
             if at < begins:
                 turns.append((at, "wait", f"for rank {peer}"))
                 at = min(begins, end)
-        turns.append((at, what, ""))
+        turns.append((at, "send" if what == "post" else what, ""))
     return spans([*turns, (own["end"], "", "")])
 
 
@@ -348,18 +379,24 @@ def all_reduce(way: str, elements: int, count: int) -> list[dict]:
         end = now()
         final = []
         for chunk in from_scratch.chunks(elements, dist.get_world_size() if way == "ring" else 1):
-            final.append(contents_of(vector[chunk].unique()))
+            final.append(contents_of(set(vector[chunk].unique().tolist())))
         notes.append({name: getattr(recorder, name) for name in ("turns", "sent", "received")})
         notes[-1] |= {"end": end, "final": final}
     return notes[1:]
 
 
-def contents_of(values: torch.Tensor) -> list[int]:
-    """How often each rank's vector is in a sum: its digits to the base 16."""
-    value, *others = values.tolist()
-    if others and others != [value]:
-        sys.exit(f"record: a chunk has {value} and {others}")
+def contents_of(values: set[int]) -> list[int]:
+    """How often each rank's vector is in a sum, all of whose elements are equal: its digits."""
+    if len(values) != 1:
+        sys.exit(f"record: a chunk has different elements: {sorted(values)[:5]}")
+    (value,) = values
     return [value >> 4 * rank & 15 for rank in range(dist.get_world_size())]
+
+
+def first_and_last(tensor: torch.Tensor) -> set[int]:
+    """Two elements, read in microseconds: more would delay the next message."""
+    ends = (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes - tensor.element_size())
+    return {ctypes.c_int32.from_address(end).value for end in ends}
 
 
 class Recorder:
@@ -376,41 +413,50 @@ class Recorder:
         return getattr(dist, name)
 
     def send(self, tensor: torch.Tensor, dst: int) -> None:
-        self.isend(tensor, dst).wait()
+        self.post_send(tensor, dst, "send").wait()
 
     def recv(self, tensor: torch.Tensor, src: int) -> None:
-        self.irecv(tensor, src).wait()
+        self.post_receive(tensor, src, "receive").wait()
+        self.turn_to_adding()
 
     def isend(self, tensor: torch.Tensor, dst: int) -> "Work":
-        n = sum(to == dst for to, _ in self.sent)
-        first = (tensor.data_ptr() - self.start) // tensor.element_size()
-        self.sent[dst, n] = (tensor.nbytes, first, self.turn("send", dst, n))
-        work = dist.isend(tensor, dst)
-        return Work(partial(self.wait_for_sending, work, dst, n))
+        return self.post_send(tensor, dst, "post")
 
     def irecv(self, tensor: torch.Tensor, src: int) -> "Work":
+        return self.post_receive(tensor, src, "post")
+
+    def post_send(self, tensor: torch.Tensor, dst: int, what: str) -> "Work":
+        n = sum(to == dst for to, _ in self.sent)
+        first = (tensor.data_ptr() - self.start) // tensor.element_size()
+        self.sent[dst, n] = (tensor.nbytes, first, self.turn(what, dst, n))
+        work = dist.isend(tensor, dst)
+
+        def wait_for_sending():
+            self.turn("send", dst, n)
+            work.wait()
+            self.turn_to_adding()
+
+        return Work(wait_for_sending)
+
+    def post_receive(self, tensor: torch.Tensor, src: int, what: str) -> "Work":
         n = sum(source == src for source, _ in self.received)
-        ready = self.turn("receive", src, n)
         self.adds = False
+        called = self.turn(what, src, n)
         self.received[src, n] = None
         work = dist.irecv(tensor, src)
-        return Work(partial(self.wait_for_receiving, work, tensor, src, n, ready))
 
-    def wait_for_sending(self, work: dist.Work, dst: int, n: int) -> None:
-        self.turn("send", dst, n)
-        work.wait()
+        def wait_for_receiving():
+            self.turn("receive", src, n)
+            work.wait()
+            received, contents = now(), contents_of(first_and_last(tensor))
+            self.received[src, n] = (tensor.nbytes, called, received, contents)
+            self.adds = not all(contents)
+
+        return Work(wait_for_receiving)
+
+    def turn_to_adding(self) -> None:
         if self.adds:
             self.turn("add")
-
-    def wait_for_receiving(self, work, tensor: torch.Tensor, src: int, n: int, ready: int) -> None:
-        self.turn("receive", src, n)
-        work.wait()
-        received = now()
-        contents = contents_of(tensor[:: max(1, len(tensor) - 1)])  # first and last: it takes time
-        self.received[src, n] = (tensor.nbytes, ready, received, contents)
-        self.adds = not all(contents)
-        if self.adds:
-            self.turns.append((received, "add"))
 
     def turn(self, *what) -> int:
         self.turns.append((now(), *what))
@@ -425,6 +471,10 @@ class Work:
 
 
 # ---------------------------------------------------------------- failures
+
+
+def record_failures(ranks: int) -> list[dict]:
+    return [record_failure(case, ranks) for case in (SLOW, DIES, LEAVES)]
 
 
 def record_failure(case: str, ranks: int) -> dict:
@@ -510,17 +560,15 @@ def run_rank(rank: int, ranks: int, port: int, folder: str, case: str) -> None:
         def note(**what):
             print(json.dumps({"at": now()} | what), file=file)
 
-        try:
-            with common.stage3.process_group(
-                common.CPU, 60, store=store, rank=rank, world_size=ranks
-            ):
+        with common.stage3.process_group(common.CPU, 60, store=store, rank=rank, world_size=ranks):
+            try:
                 train(note, case)
-                if rank == WRONG_RANK and case == LEAVES:
-                    store.wait(["the others have ended"], timedelta(seconds=PATIENCE))
-        except RuntimeError as error:
-            note(turn="error", text="")
-            note(what="error", text=first_line(error))
-            sys.exit(1)
+            except RuntimeError as error:
+                note(turn="error", text="the exception ends the process")
+                note(what="error", text=first_line(error))
+                raise
+            if rank == WRONG_RANK and case == LEAVES:
+                store.wait(["the others have ended"], timedelta(seconds=PATIENCE))
 
 
 def first_line(error: Exception) -> str:
@@ -554,7 +602,7 @@ def train(note, case: str) -> None:
             noted(turn="slow", text=f"step {step}: its batch comes late")
             time.sleep(SLOWER)
         noted(turn="compute", text=f"step {step}")
-        x, y = common.batch(10 * IMAGES)
+        x, y = common.batch(5 * IMAGES)
         loss = F.cross_entropy(ddp_model(x), y)
         if wrong and case == DIES and step == BATCHES - 1:
             noted(what="dies", text="SIGKILL")
@@ -567,11 +615,12 @@ def train(note, case: str) -> None:
         optimizer.step()
 
 
-KINDS = {  # kind: how it is recorded, and the arguments of each recording
-    "step": (record_step, STEPS),
-    "all_reduce": (record_all_reduce, ALL_REDUCES),
-    "failure": (record_failure, FAILURES),
+KINDS = {  # kind: the function that records it, and for how many ranks
+    "step": (record_steps, RANKS_OF_STEPS),
+    "all_reduce": (record_all_reduces, RANKS_OF_ALL_REDUCES),
+    "failure": (record_failures, RANKS_OF_FAILURES),
 }
+ORDER = (*WAYS, SLOW, DIES, LEAVES)
 
 if __name__ == "__main__":
     main()
