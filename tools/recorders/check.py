@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "player" / "recordings"
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "player" / "recordings"
 MOST_BYTES, MOST_BYTES_TOGETHER = 40_000, 300_000
 PHASES = ["data", "forward", "backward", "exposed", "optimizer"]
 
@@ -20,15 +20,18 @@ class Damaged(Exception):
 def main(paths: list[Path], folder: Path = FOLDER) -> None:
     """Check these files, or all of a folder with its index. Exits with 2 at the first damaged."""
     try:
-        for path in paths or sorted(folder.glob("*.json")):
-            if path.name != "index.json":
-                check_file(path)
+        recordings = [check_file(path) for path in paths] or check_files(folder)
         if not paths:
-            check_folder(folder)
+            check_index(recordings, folder)
     except Damaged as error:
         print(f"record: error: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"{len(paths) or len(read(folder / 'index.json'))} recordings, all can be so")
+    print(f"{len(recordings)} recordings, nothing is wrong with them")
+
+
+def check_files(folder: Path) -> list[dict]:
+    """-> the recordings in a folder, without the index. Raises Damaged."""
+    return [check_file(path) for path in sorted(folder.glob("*.json")) if path.name != "index.json"]
 
 
 def check_file(path: Path) -> dict:
@@ -44,25 +47,21 @@ def check_file(path: Path) -> dict:
     return recording
 
 
-def check_folder(folder: Path) -> None:
-    """Does the index list the recordings of a folder, each once? Raises Damaged."""
+def check_index(recordings: list[dict], folder: Path) -> None:
+    """Does the index list the recordings of its folder, each once? Raises Damaged."""
     index = read(folder / "index.json")
     keys = ("kind", "title", "choices")
-    there = {path.name: path for path in folder.glob("*.json") if path.name != "index.json"}
-    if not isinstance(index, list) or not index:
-        raise Damaged("index.json: is not a list of recordings")
-    for number, entry in enumerate(index):
-        path = there.pop(entry.get("file") if isinstance(entry, dict) else None, None)
-        if not path:
-            raise Damaged(f"index.json: [{number}].file: there is no such file, or it came before")
-        recording = read(path)
-        if entry != {"file": path.name} | {key: recording[key] for key in keys}:
-            raise Damaged(f"index.json: [{number}]: {path.name} says otherwise")
-    if there:
-        raise Damaged(f"index.json: {min(there)} is missing")
+    wanted = [{"file": f"{r['name']}.json"} | {key: r[key] for key in keys} for r in recordings]
+    for number, entry in enumerate(index if isinstance(index, list) else [index]):
+        if entry not in wanted:
+            raise Damaged(f"index.json: [{number}]: no recording is so, or it is there twice")
+        wanted.remove(entry)
+    if wanted or not recordings:
+        missing = wanted[0]["file"] if wanted else "every recording"
+        raise Damaged(f"index.json: {missing} is missing")
     size = sum(path.stat().st_size for path in folder.glob("*.json"))
     if size > MOST_BYTES_TOGETHER:
-        raise Damaged(f"{size:,} bytes together, more than {MOST_BYTES_TOGETHER:,}")
+        raise Damaged(f"{folder.name}: {size:,} bytes, more than {MOST_BYTES_TOGETHER:,}")
 
 
 def read(path: Path) -> object:
@@ -78,12 +77,14 @@ def check(recording: dict) -> dict:
     """-> the recording. Raises Damaged unless it can be so."""
     error = best_match(Draft202012Validator(SCHEMA).iter_errors(recording))
     if error:
-        raise Damaged(f"{place(error)}: {error.message:.150}")
+        short = len(error.message) < 120  # a long one quotes half of the recording
+        rule = f"{error.validator}: {error.validator_value}"[:120]
+        raise Damaged(f"{place(error)}: {error.message if short else rule}")
     ranks = recording["choices"]["ranks"]
     numbers = [own["rank"] for own in recording["ranks"]]
     expect(numbers == list(range(ranks)), "ranks", f"are {numbers}, not 0 to {ranks - 1}")
     check_times(recording)
-    KINDS[recording["kind"]](recording)
+    CHECKS[recording["kind"]](recording)
     return recording
 
 
@@ -264,7 +265,6 @@ def check_bucket(n: int, bucket: dict, own: dict, ranks: list[dict], where: str)
     expect(bucket["bytes"] == size, f"{where}.bytes", f"its gradients have {size}")
     ready = max(mark["at"] for mark in gradients)
     expect(ready <= bucket["left"], f"{where}.left", f"before its last gradient, at {ready}")
-    expect(bucket["left"] <= bucket["joined"], f"{where}.joined", "before it left")
     expect(bucket["joined"] <= bucket["arrived"], f"{where}.arrived", "before all had joined")
     expect(bucket["arrived"] <= own["spans"][3]["to"], f"{where}.arrived", "after backward's end")
     expect(len(own["buckets"]) == len(ranks[0]["buckets"]), where, "the ranks' buckets differ")
@@ -415,4 +415,4 @@ def check_waiting_rank(own: dict, wrong: dict, sign: str, where: str) -> None:
     expect(end["text"] == "exit code 1", f"{where}.marks[1]", f"{end['text']}, not exit code 1")
 
 
-KINDS = {"step": check_step, "all_reduce": check_all_reduce, "failure": check_failure}
+CHECKS = {"step": check_step, "all_reduce": check_all_reduce, "failure": check_failure}
