@@ -1,0 +1,174 @@
+"""Record a rank that is slow, dies or leaves, and those that wait for it.
+
+Each rank writes a line to a file for whatever it does, so a killed rank's notes are there, too.
+"""
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks import common, timeline
+from tools.recorders.parts import assemble, crowded, now, spans
+
+RANKS = (2, 4)
+CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
+IMAGES = 60  # per rank: steps that can be seen beside the timeout
+WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
+PATIENCE = 120  # seconds from the start of the ranks to the end of the last
+
+
+def record_failures(ranks: int) -> list[dict]:
+    return [record_failure(case, ranks) for case in CASES]
+
+
+def record_failure(case: str, ranks: int) -> dict:
+    """Start ranks of which one is slow, dies or leaves, and watch how each of them ends."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    spawn = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="record-") as folder:
+        arguments = (ranks, store.port, folder, case)
+        processes = [
+            spawn.Process(target=run_rank, args=(rank, *arguments), daemon=True)
+            for rank in range(ranks)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            exits = watch(processes, store)
+        finally:
+            for process in processes:
+                if process.pid:
+                    process.kill()
+                    process.join()
+        notes = [read_notes(Path(folder, f"rank-{rank}.jsonl")) for rank in range(ranks)]
+    if not all(notes):
+        sys.exit(f"record: a rank ended before it had noted anything ({case}, {ranks} ranks)")
+    end = max(at for at, _ in exits)
+    note = {
+        SLOW: f"In every step rank {WRONG_RANK} starts {1000 * SLOWER:.0f} ms late. ",
+        DIES: f"Rank {WRONG_RANK} gets SIGKILL during step {BATCHES - 1}. ",
+        LEAVES: f"Rank {WRONG_RANK} has {BATCHES - 1} batches, the others {BATCHES}; the timeout "
+        f"is {TIMEOUT} s. ",
+    }[case]
+    if case != SLOW:
+        note += "No launcher ends the ranks that wait, as torchrun and mp.spawn do. "
+    return assemble(
+        "failure",
+        f"{case.capitalize()}: {ranks} ranks",
+        {"case": case, "ranks": ranks},
+        note + crowded(ranks),
+        [with_exit(own, *ended, end) for own, ended in zip(notes, exits)],
+    )
+
+
+def watch(processes: list, store: dist.TCPStore) -> list[tuple[int, int]]:
+    """Wait until all ranks have ended -> when each did, and its exit code.
+
+    The rank that leaves early stays alive until the others have ended.
+    """
+    ended, deadline = {}, time.monotonic() + PATIENCE
+    while len(ended) < len(processes):
+        alive = {p.sentinel: rank for rank, p in enumerate(processes) if rank not in ended}
+        for sentinel in wait(list(alive), max(0, deadline - time.monotonic())):
+            rank = alive[sentinel]
+            moment = now()
+            processes[rank].join()
+            ended[rank] = (moment, processes[rank].exitcode)
+        if time.monotonic() > deadline:
+            sys.exit(f"record: ranks {sorted(alive.values())} have not ended in {PATIENCE} s")
+        if set(range(len(processes))) - set(ended) <= {WRONG_RANK}:
+            store.set("the others have ended", "")
+    return [ended[rank] for rank in range(len(processes))]
+
+
+def read_notes(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def with_exit(notes: list[dict], at: int, code: int, end: int) -> dict:
+    """A rank's notes and how its process ended -> its spans and marks."""
+    turns = [(note["at"], note["turn"], note["text"]) for note in notes if "turn" in note]
+    marks = [note for note in notes if "what" in note]
+    if turns[-1][1] != "gone":
+        turns.append((at, "gone", ""))
+    marks.append({"at": at, "what": "exit", "text": f"exit code {code}"})
+    return {"spans": spans([*turns, (end, "", "")]), "marks": marks}
+
+
+def run_rank(rank: int, ranks: int, port: int, folder: str, case: str) -> None:
+    """A rank, which notes what it does in a file, line by line: it may be killed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the messages are noted
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    with open(Path(folder, f"rank-{rank}.jsonl"), "a", buffering=1) as file:
+
+        def note(**what):
+            print(json.dumps({"at": now()} | what), file=file)
+
+        with common.stage3.process_group(common.CPU, 60, store=store, rank=rank, world_size=ranks):
+            try:
+                train(note, case)
+            except RuntimeError as error:
+                note(turn="error", text="the exception ends the process")
+                note(what="error", text=first_line(error))
+                raise
+            if rank == WRONG_RANK and case == LEAVES:
+                store.wait(["the others have ended"], timedelta(seconds=PATIENCE))
+
+
+def first_line(error: Exception) -> str:
+    """A message without the place in gloo's source that it begins with."""
+    return re.sub(r"^\[\S+\.cc:\d+\] ", "", str(error).splitlines()[0])
+
+
+def train(note, case: str) -> None:
+    """Take steps of DDP, of which the first three are not noted; on one rank something is wrong."""
+    wrong = dist.get_rank() == WRONG_RANK
+    dist.barrier()
+    group = dist.new_group(timeout=timedelta(seconds=TIMEOUT if case == LEAVES else 60))
+    model = timeline.make_net(4)
+    optimizer = common.scheduled_sgd(model, 0.01, 3 + BATCHES)
+    ddp_model = DistributedDataParallel(model, process_group=group, broadcast_buffers=False)
+    computing = {}
+
+    def wait_begins(_):
+        if computing:
+            note(turn="wait", text=f"backward of {computing['step']}")
+
+    next(model.parameters()).register_post_accumulate_grad_hook(wait_begins)
+    for step in range(-2, 1 + BATCHES):
+        noted = note if step > 0 else lambda **_: None
+        if step == 1:
+            dist.barrier()
+        if wrong and case == LEAVES and step == BATCHES:
+            noted(what="leaves", text=f"no batch for step {step}: it leaves the loop")
+            noted(turn="gone", text="alive, but outside the training")
+            return
+        if wrong and case == SLOW and step > 0:
+            noted(turn="slow", text=f"step {step}: its batch comes late")
+            time.sleep(SLOWER)
+        noted(turn="compute", text=f"step {step}")
+        x, y = common.batch(IMAGES)
+        loss = F.cross_entropy(ddp_model(x), y)
+        if wrong and case == DIES and step == BATCHES - 1:
+            noted(what="dies", text="SIGKILL")
+            noted(turn="gone", text="")
+            os.kill(os.getpid(), signal.SIGKILL)
+        computing.update({"step": f"step {step}"} if step > 0 else {})
+        optimizer.zero_grad()
+        loss.backward()
+        noted(turn="compute", text=f"step {step}")
+        optimizer.step()

@@ -1,0 +1,93 @@
+"""What the recorders share: the clock, spans, and the frame of a recording."""
+
+import re
+import time
+from datetime import date
+
+import torch
+
+from benchmarks import common
+
+TIMES = ("at", "from", "to", "left", "joined", "arrived")  # of a rank
+
+
+def assemble(
+    kind: str, title: str, choices: dict, note: str, ranks: list, messages=(), **more
+) -> dict:
+    """-> a recording, whose times count from its first event.
+
+    ranks: of each rank the spans, the marks and the like. more: further fields, such as chunks.
+    """
+    values = [kind, *(str(v) if isinstance(v, str) else f"{k} {v}" for k, v in choices.items())]
+    about = {
+        "torch": torch.__version__.partition("+")[0],
+        "backend": "gloo",
+        "machine": f"{common.cores()} cores, {common.device_name()}",
+        "date": date.today().isoformat(),
+        "command": f"python tools/record.py {kind}",
+        "note": note,
+    }
+    first = min(own["spans"][0]["from"] for own in ranks)
+    last = max(own["spans"][-1]["to"] for own in ranks)
+    return {
+        "format": 1,
+        "name": re.sub(r"[ _]", "-", "-".join(values)),
+        "kind": kind,
+        "title": title,
+        "choices": choices,
+        "about": about,
+        "unit": "microseconds",
+        "end": last - first,
+        **more,
+        "ranks": [{"rank": rank} | since(first, own, TIMES) for rank, own in enumerate(ranks)],
+        "messages": since(first, messages, ("sent", "received")),
+    }
+
+
+def since(first: int, value: object, keys: tuple[str, ...]) -> object:
+    """Subtract the first moment from the values of these keys, wherever they are."""
+    if isinstance(value, list | tuple):
+        return [since(first, item, keys) for item in value]
+    if isinstance(value, dict):
+        return {k: v - first if k in keys else since(first, v, keys) for k, v in value.items()}
+    return value
+
+
+def each(function, cases: list[tuple]) -> list:
+    """On a rank: starting a rank takes seconds, so it does several cases."""
+    return [function(*case) for case in cases]
+
+
+def now() -> int:
+    """Microseconds of the clock that all processes of a machine share."""
+    return time.monotonic_ns() // 1000
+
+
+def spans(turns: list[tuple]) -> list[dict]:
+    """[(moment, what the rank does from then on, a sentence or ""), ..., (end, ...)] -> its spans.
+
+    Turns to the same are one span, and spans that last less than a microsecond are left out.
+    """
+    found = []
+    for (start, what, text), (stop, *_) in zip(turns, turns[1:]):
+        if stop > start:
+            if found and (found[-1]["what"], found[-1].get("text", "")) == (what, text):
+                found[-1]["to"] = stop
+            else:
+                span = {"what": what, "from": start, "to": stop}
+                found.append(span | {"text": text} if text else span)
+    return found
+
+
+def crowded(ranks: int) -> str:
+    """What holds only on CPU cores."""
+    cores = common.cores()
+    if ranks > cores:
+        return (
+            f"{ranks} ranks take turns on {cores} CPU cores: what waits for what is as on {ranks} "
+            "devices, the times are not."
+        )
+    return (
+        "On CPU cores the threads that communicate compete with those that compute; these times "
+        "say nothing about GPUs, where communication runs beside computing."
+    )

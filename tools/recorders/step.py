@@ -1,0 +1,102 @@
+"""Record a step of DDP, by a hook on every parameter and DDP's communication hook."""
+
+from functools import partial
+
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks import common, timeline
+from tools.recorders.parts import assemble, crowded, each, now, spans
+
+RANKS = (2, 3, 4)
+NETS = [(1, 25), (1, 0.01), (4, 25), (4, 0.2)]  # times the ConvNet's channels, bucket_cap_mb
+IMAGES = 12  # per rank: few, so that the all-reduce is a visible part of a step
+LEFT_OUT = 3  # steps: DDP fills its buckets anew in the second
+
+
+def record_steps(ranks: int, nets=NETS, count: int = 15) -> list[dict]:
+    """Record `count` steps of each net -> of each the step whose time is the median."""
+    cases = [(*net, count) for net in nets]
+    taken = zip(*common.on_ranks(ranks, each, take_steps, cases))
+    return [step_of(ranks, *net, list(zip(*own))) for net, own in zip(nets, taken)]
+
+
+def step_of(ranks: int, channels: int, cap: float, steps: list[tuple[dict]]) -> dict:
+    """What the ranks noted in every step -> the recording of the one in the middle."""
+    steps.sort(key=lambda step: max(s["laps"][-1] for s in step) - min(s["laps"][0] for s in step))
+    step = steps[len(steps) // 2]
+    joined = [max(lefts) for lefts in zip(*([b["left"] for b in s["buckets"]] for s in step))]
+    times = "the ConvNet" if channels == 1 else f"{channels} times the ConvNet's channels"
+    return assemble(
+        "step",
+        f"One DDP step: {ranks} ranks, {times}, bucket_cap_mb={cap}",
+        {"ranks": ranks, "channels": channels, "bucket_cap_mb": cap},
+        f"{IMAGES} images per rank. {crowded(ranks)}",
+        [step_of_rank(own, joined) for own in step],
+    )
+
+
+def step_of_rank(own: dict, joined: list[int]) -> dict:
+    """What a rank noted in a step -> its spans, marks and buckets."""
+    bucket_of = {name: n for n, b in enumerate(own["buckets"]) for name in b["parameters"]}
+    marks = []
+    for at, name, size in own["gradients"]:
+        mark = {"at": at, "what": "gradient", "parameter": name, "bytes": size}
+        marks.append(mark | {"bucket": bucket_of[name]})
+    start, data, forward, backward, end = own["laps"]
+    turns = [(start, "data", ""), (data, "forward", ""), (forward, "backward", "")]
+    turns += [(marks[-1]["at"], "exposed", ""), (backward, "optimizer", ""), (end, "", "")]
+    buckets = [
+        {"bucket": number} | bucket | {"joined": last}
+        for number, (bucket, last) in enumerate(zip(own["buckets"], joined))
+    ]
+    return {"spans": spans(turns), "marks": marks, "buckets": buckets}
+
+
+def take_steps(channels: int, cap: float, count: int) -> list[dict]:
+    """On a rank -> what it noted in each of `count` steps, after those that are left out.
+
+    {"laps": [start, end of data, forward, backward, optimizer], "gradients": [(moment, parameter,
+    bytes)], "buckets": [{"parameters", "bytes", "left", "arrived"}]}
+    """
+    model, steps = timeline.make_net(channels), []
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    optimizer = common.scheduled_sgd(model, 0.01, LEFT_OUT + count)
+    ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap, broadcast_buffers=False)
+
+    def note_gradient(name, parameter):
+        steps[-1]["gradients"].append((now(), name, parameter.nbytes))
+
+    def note_bucket(_, bucket):  # averages the gradients, as DDP does without a hook
+        note = {"parameters": [names[id(parameter)] for parameter in bucket.parameters()]}
+        note["bytes"] = bucket.buffer().nbytes
+        steps[-1]["buckets"].append(note)
+        gradients = bucket.buffer().div_(dist.get_world_size())
+        note["left"] = now()
+        return dist.all_reduce(gradients, async_op=True).get_future().then(partial(arrived, note))
+
+    def arrived(note, future):
+        note["arrived"] = now()
+        return future.value()[0]
+
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(partial(note_gradient, name))
+    ddp_model.register_comm_hook(None, note_bucket)
+    common.evaluate_once()
+    dist.barrier()
+    start = now()
+    for images, labels in common.batches(LEFT_OUT + count, IMAGES, seed=dist.get_rank()):
+        steps.append({"laps": [start], "gradients": [], "buckets": []})
+        laps = steps[-1]["laps"]
+        x, y = common.stage3.to_device(images, labels, common.CPU)
+        laps.append(now())
+        loss = F.cross_entropy(ddp_model(x), y)
+        laps.append(now())
+        optimizer.zero_grad()
+        loss.backward()
+        laps.append(now())
+        optimizer.step()
+        start = now()
+        laps.append(start)
+    return steps[LEFT_OUT:]
