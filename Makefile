@@ -2,6 +2,7 @@
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
 # make bench       run the benchmarks, put what they print on the pages (45 minutes)
 # make site        build the site from the pages and the notebooks (Python 3.11)
+# make site-zh     the same, and in zh/ the pages that are translated into Chinese
 # make test        lint and the quick tests: ten to fifteen minutes on two cores
 # make test-slow   the tests that take longer
 # make sync        copy the lower half of stage 1's train.py into the other stages
@@ -16,7 +17,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 .DELETE_ON_ERROR:
-.PHONY: help demo notebooks bench site test test-slow sync clean
+.PHONY: help demo notebooks bench site site-zh test test-slow sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -38,6 +39,9 @@ site: .venv/maintainer
 	@echo "== site/html: pages, notebooks as they are committed, scripts; a warning is an error"
 	$(BIN)/sphinx-build -n -W --keep-going -q -E -a -d site/doctrees -c docs/site . site/html
 	@echo "open site/html/index.html"
+
+site-zh: .venv/maintainer
+	$(BIN)/python docs/site/translate.py --build site/html
 
 test: .venv/maintainer
 	@echo "== lint"

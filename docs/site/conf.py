@@ -17,8 +17,7 @@ import hooks  # noqa: E402
 
 project = "Data-parallel training in PyTorch"
 html_title = project
-language = "en"  # make site-zh would set zh_CN; its catalogues of messages go to locale/
-locale_dirs = [str(HERE / "locale")]
+language = "en"  # translate.py sets zh_CN for Chinese
 gettext_compact = False  # a catalogue per page
 
 extensions = ["myst_nb", "sphinx_copybutton", "hooks"]
@@ -51,6 +50,7 @@ html_context = {"default_mode": "auto"}  # light or dark: as the reader's system
 html_sourcelink_suffix = ""  # a notebook is downloaded as .ipynb
 html_theme_options = {
     "navbar_persistent": [],  # the default adds a second search field, an empty one
+    "article_header_end": ["language.html", "article-header-buttons.html"],
     "footer_content_items": ["tested.html"],
     "repository_url": REPOSITORY_URL,
     "repository_branch": "main",

@@ -1,0 +1,128 @@
+"""The site in Chinese: which pages are translated, and a build that shows these in Chinese.
+
+    python docs/site/translate.py                     # how far is each catalogue?
+    python docs/site/translate.py --update            # merge what has changed in English
+    python docs/site/translate.py --build site/html   # make site-zh: English, and Chinese in zh/
+
+gettext translates message by message: a paragraph, a heading, a cell of a table. Code blocks,
+outputs and pictures are no messages, so they are those of the English page. A page is shown in
+Chinese only if none of its messages is missing or stale, otherwise in English, as a whole. To begin
+with a page, name it in PAGES and run --update; a message marked "fuzzy" in a catalogue is stale.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from babel.messages import Catalog
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+from tabulate import tabulate
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CATALOGUES = HERE / "locale/zh_CN/LC_MESSAGES"
+STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multinode")
+PAGES = (
+    "README",
+    *(f"{stage}/README" for stage in STAGES),
+    *("docs/checklist", "docs/glossary", "docs/messages"),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--update", action="store_true", help="merge the English pages' changes")
+    parser.add_argument("--build", type=Path, metavar="FOLDER", help="build both sites there")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        english = messages(Path(folder))
+        if args.update:
+            for page in PAGES:
+                update(page, english[page])
+        open_messages = {page: unfinished(page, english[page]) for page in PAGES}
+        print(report(english, open_messages))
+        if args.build:
+            build(args.build, [page for page in PAGES if not open_messages[page]])
+    return 0
+
+
+def messages(folder: Path) -> dict[str, Catalog]:
+    """The messages of the English pages as they are now."""
+    sphinx("gettext", folder, "-D", "gettext_location=0")
+    catalogues = {}
+    for page in PAGES:
+        with open(folder / f"{page}.pot", "rb") as file:
+            catalogues[page] = read_po(file)
+    return catalogues
+
+
+def sphinx(builder: str, folder: Path, *flags: str) -> None:
+    """Run sphinx-build as `make site` does; ends the program if there is a warning."""
+    command = [sys.executable, "-m", "sphinx", "-n", "-W", "--keep-going", "-q", "-E", "-a"]
+    with tempfile.TemporaryDirectory() as doctrees:
+        command += ["-b", builder, "-d", doctrees, "-c", str(HERE), *flags, str(ROOT), str(folder)]
+        code = subprocess.run(command).returncode
+    if code:
+        sys.exit(code)
+
+
+def update(page: str, english: Catalog) -> None:
+    """Bring a catalogue up to date: new messages are empty, changed ones are marked fuzzy."""
+    catalogue = translated(page) if path_of(page).exists() else Catalog(locale="zh_CN")
+    catalogue.update(english, update_header_comment=False)
+    catalogue.obsolete.clear()
+    path_of(page).parent.mkdir(parents=True, exist_ok=True)
+    with open(path_of(page), "wb") as file:
+        write_po(file, catalogue, width=100, omit_header=True, include_previous=True)
+
+
+def translated(page: str) -> Catalog:
+    with open(path_of(page), "rb") as file:
+        return read_po(file, locale="zh_CN")
+
+
+def path_of(page: str) -> Path:
+    return CATALOGUES / f"{page}.po"
+
+
+def unfinished(page: str, english: Catalog) -> list[str]:
+    """The messages of an English page that have no translation, or a stale one."""
+    chinese = translated(page) if path_of(page).exists() else Catalog()
+    found = []
+    for message in english:
+        own = chinese.get(message.id)
+        if message.id and (own is None or not own.string or own.fuzzy):
+            found.append(message.id)
+    return found
+
+
+def report(english: dict[str, Catalog], open_messages: dict[str, list[str]]) -> str:
+    rows = [
+        [page, len(english[page]), len(left), "English" if left else "Chinese"]
+        for page, left in open_messages.items()
+    ]
+    return tabulate(rows, ["page", "messages", "missing or stale", "shown in"], "simple")
+
+
+def build(folder: Path, pages: list[str]) -> None:
+    """Build the English site, and in zh/ one in which these pages are in Chinese, with links."""
+    linked = ("-A", f"translated={' '.join(pages)}")  # for templates/language.html
+    sphinx("html", folder, *linked)
+    with tempfile.TemporaryDirectory() as locale:
+        for page in pages:
+            path = Path(locale, f"zh_CN/LC_MESSAGES/{page}.mo")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                write_mo(file, translated(page))
+        sphinx(
+            "html", folder / "zh", *linked, "-D", "language=zh_CN", "-D", f"locale_dirs={locale}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

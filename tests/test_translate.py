@@ -1,0 +1,78 @@
+"""The site in Chinese: no page is half translated, and code and figures are the English ones."""
+
+import importlib
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+babel = pytest.importorskip("babel.messages", reason="requirements-dev.txt has it for Python 3.11")
+translate = importlib.import_module("docs.site.translate")
+LITERAL = re.compile(r"`[^`]*`|\]\([^)]*\)")  # inline code, and where a link leads
+
+
+def catalogue(**messages):
+    made = babel.Catalog(locale="zh_CN")
+    for english, chinese in messages.items():
+        made.add(english, chinese)
+    return made
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """A page with two messages, both of them translated."""
+    monkeypatch.setattr(translate, "CATALOGUES", tmp_path / "LC_MESSAGES")
+    translate.update("page", catalogue(One="", Two=""))
+    text = translate.path_of("page").read_text(encoding="utf-8")
+    for chinese in ("一", "二"):
+        text = text.replace('msgstr ""', f'msgstr "{chinese}"', 1)
+    translate.path_of("page").write_text(text, encoding="utf-8")
+    return "page"
+
+
+def test_a_page_is_finished_if_each_message_is_translated(page):
+    assert translate.unfinished(page, catalogue(One="", Two="")) == []
+    assert translate.unfinished(page, catalogue(One="")) == []  # what is gone does no harm
+    assert translate.unfinished("other", catalogue(One="")) == ["One"]  # without a catalogue
+
+
+def test_a_message_that_is_new_or_has_changed_makes_it_unfinished(page):
+    assert translate.unfinished(page, catalogue(One="", Two="", Three="")) == ["Three"]
+    changed = catalogue(**{"One": "", "Two!": ""})
+    assert translate.unfinished(page, changed) == ["Two!"]
+    translate.update(page, changed)  # now it is in the catalogue, with the stale translation
+    assert "#, fuzzy" in translate.path_of(page).read_text(encoding="utf-8")
+    assert translate.unfinished(page, changed) == ["Two!"]
+
+
+@pytest.mark.parametrize("page", translate.PAGES)
+def test_code_links_and_figures_are_those_of_the_english_message(page):
+    for message in translate.translated(page):
+        if message.id and message.string and not message.fuzzy:
+            for pattern in (LITERAL, re.compile(r"\d+")):
+                english, chinese = pattern.findall(message.id), pattern.findall(message.string)
+                assert set(english) == set(chinese), message.id
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_make_site_zh(tmp_path):
+    from test_site import Page, dead_links
+
+    command = [sys.executable, "docs/site/translate.py", "--build", str(tmp_path / "html")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0 and not result.stderr, result
+    assert not dead_links(tmp_path / "html")
+    for page in translate.PAGES:
+        ours, theirs = (tmp_path / f"html/{folder}{page}.html" for folder in ("", "zh/"))
+        code = [
+            re.findall(r"<pre>.*?</pre>", path.read_text(), re.DOTALL) for path in (ours, theirs)
+        ]
+        assert code[0] == code[1]
+        links = [[link for link in Page(path).links if "zh/" in link] for path in (ours, theirs)]
+        if re.search(rf"^{page} .*Chinese$", result.stdout, re.MULTILINE):
+            assert len(links[0]) == 1 and not links[1]
+            assert Page(theirs).language == "zh-CN"
+            assert re.search("[\u4e00-\u9fff]{4}", "".join(Page(theirs).text))
