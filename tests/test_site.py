@@ -204,7 +204,7 @@ def test_each_page_names_the_version_and_only_its_own_machines(site):
     for name in ("docs/adapt", "docs/messages", "notebooks/01_generators", "02_dp/train"):
         assert "measured" not in foot_line(site, name), name
     loaders = json.loads(read("benchmarks/results/loaders.json"))["about"].split(", ")[0]
-    assert loaders in foot_line(site, "notebooks/01_baseline")
+    assert loaders in foot_line(site, "notebooks/01_data_loading")
     assert loaders in foot_line(site, "benchmarks/README")
 
 

@@ -168,8 +168,8 @@ def machines(page: Path) -> str:
     """What measured the figures on a page, or "": "AMD EPYC with PyTorch 2.12.1"
 
     A page names its records in a comment, <!-- figures: PATH PATH -->, or shows the player; a
-    notebook reads them.
-    A measured block of which no record was kept is, as the README says, from two CPU cores.
+    notebook reads them. A measured block of which no record was kept is, as the README says, from
+    two CPU cores.
     """
     book, page = page.with_suffix(".ipynb"), page.with_suffix(".md")
     if book.exists():
@@ -194,6 +194,7 @@ def machines_of(record: Path) -> set[str]:
         if "device_name" in run:  # of a stage
             found.add((run["device_name"], run["torch"].partition("+")[0]))
         elif "chunks" in run or "spans" in text:  # for the player
-            found.add((run["about"]["machine"], run["about"]["torch"].partition("+")[0]))
+            name = re.sub(r"^\d+ cores, ", "", run["about"]["machine"])
+            found.add((name, run["about"]["torch"].partition("+")[0]))
         found.update(ABOUT.findall(text))  # of a benchmark
     return {f"{name} with PyTorch {version}" for name, version in found}
