@@ -4,6 +4,7 @@ No time is tested.
 """
 
 import copy
+import itertools
 import json
 import os
 import signal
@@ -255,10 +256,10 @@ DAMAGE = [
     (STEP, without("about", "machine"), "about: 'machine' is a required property"),
     (STEP, put("about", "note", "see /home/me"), "about.note: 'see /home/me' does not match"),
     (STEP, put("ranks", 1, "rank", 0), "ranks: are [0, 0]"),
-    (STEP, put("choices", "ranks", 3), "ranks: are [0, 1]"),
+    (STEP, put("choices", "ranks", 10**12), "ranks: are 2, not 1000000000000"),
     (STEP, put("end", late(1)), "end: the last event is at"),
     (STEP, start_at_1, "ranks: the first event is at"),
-    (STEP, put("end", 1.5), "end: 1.5 is not of type 'integer'"),
+    (STEP, put("end", 2.0), "end: 2.0 is not of type 'integer'"),
     (STEP, put("messages", [{}]), "messages: Expected at most 0 items"),
     (STEP, put("ranks", {}), "ranks: {} is not of type 'array'"),
     # a step
@@ -346,6 +347,29 @@ def test_each_rank_of_a_ring_sends_as_much_as_the_others():
     recording["messages"][0]["from"] = (recording["messages"][0]["from"] + 1) % 4
     with pytest.raises(check.Damaged, match="bytes from rank"):
         check.check_bytes(recording)
+
+
+def places(value, path=()):
+    """The path of keys to everything in a recording."""
+    keys = range(len(value)) if isinstance(value, list) else value
+    for key in keys if isinstance(value, list | dict) else ():
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+@pytest.mark.parametrize("name", [STEP, NAIVE, SLOW, DIES])
+def test_no_damage_ends_in_a_traceback(name):
+    """Something else in every place, in turn: it is refused, or can be so, too (a time, a text)."""
+    others = itertools.cycle([None, -1, 0, 2.0, 10**12, "", [], {}, True, [[]], "x"])
+    paths = list(places(read(name)))
+    refusals = 0
+    for path, other in zip(paths, others):
+        try:
+            check.check(damaged(name, put(*path, other)))
+        except check.Damaged as error:
+            refusals += 1
+            assert "\n" not in str(error)
+    assert refusals > 0.8 * len(paths)
 
 
 @pytest.mark.parametrize(

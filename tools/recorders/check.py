@@ -5,7 +5,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import best_match
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "player" / "recordings"
@@ -75,13 +75,14 @@ def read(path: Path) -> object:
 
 def check(recording: dict) -> dict:
     """-> the recording. Raises Damaged unless it can be so."""
-    error = best_match(Draft202012Validator(SCHEMA).iter_errors(recording))
+    error = best_match(Validator(SCHEMA).iter_errors(recording))
     if error:
         short = len(error.message) < 120  # a long one quotes half of the recording
         rule = f"{error.validator}: {error.validator_value}"[:120]
         raise Damaged(f"{place(error)}: {error.message if short else rule}")
     ranks = recording["choices"]["ranks"]
     numbers = [own["rank"] for own in recording["ranks"]]
+    expect(len(numbers) == ranks, "ranks", f"are {len(numbers)}, not {ranks}")
     expect(numbers == list(range(ranks)), "ranks", f"are {numbers}, not 0 to {ranks - 1}")
     check_times(recording)
     CHECKS[recording["kind"]](recording)
@@ -115,6 +116,10 @@ def an_object(**properties) -> dict:
 def a_list(items: dict, least: int = 0) -> dict:
     return {"type": "array", "items": items, "minItems": least}
 
+
+# JSON Schema takes 2.0 for an integer.
+whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+Validator = validators.extend(Draft202012Validator, type_checker=whole)
 
 TIME = COUNT = {"type": "integer", "minimum": 0}
 MORE_THAN_0 = {"type": "integer", "minimum": 1}
