@@ -1,6 +1,6 @@
 """Record data-parallel runs for the player in docs/player: real ranks, on CPU cores with gloo.
 
-    python tools/record.py                # all: some two minutes
+    python tools/record.py                # all: some four minutes
     python tools/record.py step           # of one kind: step, all_reduce or failure
     python tools/record.py --check        # examine the recordings that are there
     python tools/record.py --check FILE   # these

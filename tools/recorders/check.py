@@ -360,10 +360,6 @@ def check_failure(recording: dict) -> None:
     """One rank is slow, dies or leaves; the others wait for it, and end as such ranks do."""
     case, ranks = recording["choices"]["case"], recording["ranks"]
     signs = {"slow rank": "slow", "a rank dies": "dies", "a rank leaves early": "leaves"}
-    for rank, own in enumerate(ranks):
-        exits = [n for n, mark in enumerate(own["marks"]) if mark["what"] == "exit"]
-        last = len(own["marks"]) - 1
-        expect(exits == [last], f"ranks[{rank}].marks", "have not one exit, at the end")
     wrong = []
     for rank, own in enumerate(ranks):
         seen = {event["what"] for event in own["spans"] + own["marks"]}
@@ -374,8 +370,7 @@ def check_failure(recording: dict) -> None:
     for rank, own in enumerate(ranks):
         where = f"ranks[{rank}]"
         if case == "slow rank":
-            codes = [mark["text"] for mark in own["marks"]]
-            expect(codes == ["exit code 0"], f"{where}.marks", f"are {codes}, not exit code 0")
+            expect(not own["marks"], f"{where}.marks", "nobody dies, leaves or fails")
         elif rank in wrong:
             check_wrong_rank(own, case, where)
         else:
@@ -400,7 +395,7 @@ def check_wrong_rank(own: dict, case: str, where: str) -> None:
     expect(len(marks) == 2 and marks[1]["text"] == code, f"{where}.marks", f"do not end in {code}")
     before = [span["what"] for span in spans[:-1]]
     expect(spans[-1]["what"] == "gone" and "gone" not in before, f"{where}.spans", "not gone")
-    held = spans[-2]["from"] <= marks[0]["at"] <= spans[-1]["from"]
+    held = len(spans) > 1 and spans[-2]["from"] <= marks[0]["at"] <= spans[-1]["from"]
     expect(held, f"{where}.marks[0]", "it is not gone from then on")
 
 
