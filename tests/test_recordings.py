@@ -4,6 +4,7 @@ No time is tested.
 """
 
 import copy
+import itertools
 import json
 import os
 import signal
@@ -223,6 +224,11 @@ def cut_a_rank_short(recording):
     del own["spans"][2:]
 
 
+def exit_of_rank_0(recording):
+    end = recording["ranks"][0]["spans"][-1]["to"]
+    recording["ranks"][0]["marks"].append({"at": end, "what": "exit", "text": "exit code 1"})
+
+
 def die_in_step_1(recording):
     own = recording["ranks"][1]
     own["marks"][0]["at"] = own["spans"][0]["to"]
@@ -255,10 +261,10 @@ DAMAGE = [
     (STEP, without("about", "machine"), "about: 'machine' is a required property"),
     (STEP, put("about", "note", "see /home/me"), "about.note: 'see /home/me' does not match"),
     (STEP, put("ranks", 1, "rank", 0), "ranks: are [0, 0]"),
-    (STEP, put("choices", "ranks", 3), "ranks: are [0, 1]"),
+    (STEP, put("choices", "ranks", 10**12), "ranks: are 2, not 1000000000000"),
     (STEP, put("end", late(1)), "end: the last event is at"),
     (STEP, start_at_1, "ranks: the first event is at"),
-    (STEP, put("end", 1.5), "end: 1.5 is not of type 'integer'"),
+    (STEP, put("end", 2.0), "end: 2.0 is not of type 'integer'"),
     (STEP, put("messages", [{}]), "messages: Expected at most 0 items"),
     (STEP, put("ranks", {}), "ranks: {} is not of type 'array'"),
     # a step
@@ -309,8 +315,7 @@ DAMAGE = [
     # failures
     (SLOW, put("choices", "case", "a rank dies"), "ranks[1]: {'slow'} in a recording of"),
     (SLOW, put("ranks", 0, "spans", 0, "what", "slow"), "ranks: [0, 1] with 'slow', not one"),
-    (SLOW, put("ranks", 0, "marks", []), "ranks[0].marks: have not one exit"),
-    (SLOW, put("ranks", 1, "marks", 0, "text", "exit code 1"), "not exit code 0"),
+    (SLOW, exit_of_rank_0, "ranks[0].marks: nobody dies, leaves or fails"),
     (DIES, put("ranks", 0, "marks", 0, "text", "in /pytorch/gloo"), "ranks[0].marks[0].text: "),
     (DIES, put("ranks", 0, "marks", 0, "text", "two\nlines"), "ranks[0].marks[0].text: "),
     (DIES, put("ranks", 1, "marks", 1, "text", "exit code 0"), "do not end in exit code -9"),
@@ -346,6 +351,31 @@ def test_each_rank_of_a_ring_sends_as_much_as_the_others():
     recording["messages"][0]["from"] = (recording["messages"][0]["from"] + 1) % 4
     with pytest.raises(check.Damaged, match="bytes from rank"):
         check.check_bytes(recording)
+
+
+def places(value, path=()):
+    """The path of keys to everything in a recording."""
+    keys = range(len(value)) if isinstance(value, list) else value
+    for key in keys if isinstance(value, list | dict) else ():
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+@pytest.mark.parametrize("name", [STEP, NAIVE, SLOW, DIES])
+def test_no_damage_ends_in_a_traceback(name):
+    """Something else in every place, or nothing: it is refused, or can be so (a time, a text)."""
+    others = itertools.cycle([None, -1, 0, 2.0, 10**12, "", [], {}, True, [[]], "x"])
+    paths = list(places(read(name)))
+    damages = [put(*path, other) for path, other in zip(paths, others)]
+    damages += [without(*path) for path in paths]
+    refusals = 0
+    for damage in damages:
+        try:
+            check.check(damaged(name, damage))
+        except check.Damaged as error:
+            refusals += 1
+            assert "\n" not in str(error)
+    assert refusals > 0.8 * len(damages)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Record data-parallel runs for the player in docs/player: real ranks, on CPU cores with gloo.
 
-    python tools/record.py                # all: some two minutes
+    python tools/record.py                # all: some four minutes
     python tools/record.py step           # of one kind: step, all_reduce or failure
     python tools/record.py --check        # examine the recordings that are there
     python tools/record.py --check FILE   # these
@@ -55,7 +55,7 @@ def main() -> None:
     except OSError as error:
         parser.error(f"--folder {args.folder}: {error.strerror}")
     rehearsal.exit_on_signals()
-    kinds = args.names or list(KINDS)
+    kinds = dict.fromkeys(args.names or KINDS)
     try:
         there = check.check_files(args.folder)
     except check.Damaged as error:
@@ -91,10 +91,11 @@ def write(recordings: list[dict], before: list[dict], folder: Path) -> None:
 
 
 def order_of_menus(recording: dict) -> tuple:
-    """Kinds, then ways or cases, then numbers of ranks; the nets of a step stay in their order."""
+    """Kinds, then ways or cases, then numbers of ranks, then nets: from one bucket to several."""
     choices = recording["choices"]
     which = choices.get("way") or choices.get("case")
-    return list(KINDS).index(recording["kind"]), ORDER.index(which), choices["ranks"]
+    net = choices.get("channels", 0), -choices.get("bucket_cap_mb", 0)
+    return list(KINDS).index(recording["kind"]), ORDER.index(which), choices["ranks"], net
 
 
 def write_compact(path: Path, value: object) -> None:

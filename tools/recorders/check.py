@@ -5,7 +5,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import best_match
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "player" / "recordings"
@@ -75,13 +75,14 @@ def read(path: Path) -> object:
 
 def check(recording: dict) -> dict:
     """-> the recording. Raises Damaged unless it can be so."""
-    error = best_match(Draft202012Validator(SCHEMA).iter_errors(recording))
+    error = best_match(Validator(SCHEMA).iter_errors(recording))
     if error:
         short = len(error.message) < 120  # a long one quotes half of the recording
         rule = f"{error.validator}: {error.validator_value}"[:120]
         raise Damaged(f"{place(error)}: {error.message if short else rule}")
     ranks = recording["choices"]["ranks"]
     numbers = [own["rank"] for own in recording["ranks"]]
+    expect(len(numbers) == ranks, "ranks", f"are {len(numbers)}, not {ranks}")
     expect(numbers == list(range(ranks)), "ranks", f"are {numbers}, not 0 to {ranks - 1}")
     check_times(recording)
     CHECKS[recording["kind"]](recording)
@@ -115,6 +116,10 @@ def an_object(**properties) -> dict:
 def a_list(items: dict, least: int = 0) -> dict:
     return {"type": "array", "items": items, "minItems": least}
 
+
+# JSON Schema takes 2.0 for an integer.
+whole = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+Validator = validators.extend(Draft202012Validator, type_checker=whole)
 
 TIME = COUNT = {"type": "integer", "minimum": 0}
 MORE_THAN_0 = {"type": "integer", "minimum": 1}
@@ -355,10 +360,6 @@ def check_failure(recording: dict) -> None:
     """One rank is slow, dies or leaves; the others wait for it, and end as such ranks do."""
     case, ranks = recording["choices"]["case"], recording["ranks"]
     signs = {"slow rank": "slow", "a rank dies": "dies", "a rank leaves early": "leaves"}
-    for rank, own in enumerate(ranks):
-        exits = [n for n, mark in enumerate(own["marks"]) if mark["what"] == "exit"]
-        last = len(own["marks"]) - 1
-        expect(exits == [last], f"ranks[{rank}].marks", "have not one exit, at the end")
     wrong = []
     for rank, own in enumerate(ranks):
         seen = {event["what"] for event in own["spans"] + own["marks"]}
@@ -369,8 +370,7 @@ def check_failure(recording: dict) -> None:
     for rank, own in enumerate(ranks):
         where = f"ranks[{rank}]"
         if case == "slow rank":
-            codes = [mark["text"] for mark in own["marks"]]
-            expect(codes == ["exit code 0"], f"{where}.marks", f"are {codes}, not exit code 0")
+            expect(not own["marks"], f"{where}.marks", "nobody dies, leaves or fails")
         elif rank in wrong:
             check_wrong_rank(own, case, where)
         else:
@@ -395,7 +395,7 @@ def check_wrong_rank(own: dict, case: str, where: str) -> None:
     expect(len(marks) == 2 and marks[1]["text"] == code, f"{where}.marks", f"do not end in {code}")
     before = [span["what"] for span in spans[:-1]]
     expect(spans[-1]["what"] == "gone" and "gone" not in before, f"{where}.spans", "not gone")
-    held = spans[-2]["from"] <= marks[0]["at"] <= spans[-1]["from"]
+    held = len(spans) > 1 and spans[-2]["from"] <= marks[0]["at"] <= spans[-1]["from"]
     expect(held, f"{where}.marks[0]", "it is not gone from then on")
 
 

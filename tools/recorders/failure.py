@@ -99,9 +99,14 @@ def read_notes(path: Path) -> list[dict]:
 
 
 def with_exit(notes: list[dict], at: int, code: int, end: int) -> dict:
-    """A rank's notes and how its process ended -> its spans and marks."""
+    """A rank's notes and how its process ended -> its spans and marks.
+
+    Of a rank that has done all its steps the end is not shown.
+    """
     turns = [(note["at"], note["turn"], note["text"]) for note in notes if "turn" in note]
     marks = [note for note in notes if "what" in note]
+    if turns[-1][1] == "done":
+        return {"spans": spans(turns), "marks": marks}
     if turns[-1][1] != "gone":
         turns.append((at, "gone", ""))
     marks.append({"at": at, "what": "exit", "text": f"exit code {code}"})
@@ -172,3 +177,4 @@ def train(note, case: str) -> None:
         loss.backward()
         noted(turn="compute", text=f"step {step}")
         optimizer.step()
+    note(turn="done", text="")
