@@ -422,3 +422,17 @@ def test_a_damaged_index_is_refused(damage, says, recorded, found):
 
 def test_a_folder_without_an_index_is_refused(called, found):
     refused(called("tools/record.py", f"--check --folder {found}"), "index.json: No such file")
+
+
+def test_what_the_page_of_the_player_says_of_overlap():
+    """docs/player/index.md, below its first walk-through. After a new recording: is it still so?"""
+
+    def step(channels, cap):
+        name = f"step-ranks-2-channels-{channels}-bucket-cap-mb-{cap}.json"
+        recording = json.loads((check.FOLDER / name).read_text())
+        spans = [own["spans"][3] for own in recording["ranks"]]
+        return [span["to"] - span["from"] for span in spans], recording["end"]
+
+    assert min(step(1, 0.01)[0]) > max(step(1, 25)[0])  # more exposed time
+    (several, with_several), (one, with_one) = step(4, 0.2), step(4, 25)
+    assert several[0] < one[0] / 2 and with_several >= with_one  # less on rank 0, the step as long
