@@ -204,6 +204,12 @@ def mark_in_forward(recording):
     recording["ranks"][0]["marks"][0]["at"] = recording["ranks"][0]["spans"][1]["from"]
 
 
+def shrink_a_parameter(recording):
+    own = recording["ranks"][1]
+    own["marks"][0]["bytes"] -= 4
+    own["buckets"][0]["bytes"] -= 4
+
+
 def merge_buckets(recording):
     own = recording["ranks"][1]
     last = own["buckets"].pop()
@@ -285,8 +291,9 @@ DAMAGE = [
     (STEP, put("ranks", 1, "buckets", 0, "left", 0), "buckets[0].left: before its last gradient"),
     (STEP, put("ranks", 1, "buckets", 0, "joined", late(1)), "joined: the last rank's left at"),
     (STEP, put("ranks", 1, "buckets", 0, "arrived", late(99_999)), "arrived: after backward's end"),
-    (STEP, put("ranks", 1, "buckets", 2, "parameters", sorted), "parameters: differ from rank 0's"),
-    (STEP, merge_buckets, "the ranks' buckets differ"),
+    (STEP, put("ranks", 1, "buckets", 2, "parameters", sorted), "buckets: other parameters"),
+    (STEP, merge_buckets, "ranks[1].buckets: other parameters"),
+    (STEP, shrink_a_parameter, "ranks[1].buckets: other parameters, or bytes, than rank 0"),
     (STEP, put("ranks", 1, "buckets", 0, "arrived", 0), "arrived: before all had joined"),
     # an all-reduce
     (RING, put("messages", 3, "received", 0), "messages: are not in the order of received"),
@@ -296,7 +303,7 @@ DAMAGE = [
     (RING, put("messages", 0, "contents", [1, 0]), "messages[0].contents: of 2 ranks, not 4"),
     (RING, put("messages", 0, "phase", "broadcast"), "messages[0].phase: ring has"),
     (RING, put("messages", 0, "phase", "all-gather"), "messages["),
-    (RING, put("messages", 0, "to", lambda to: (to + 1) % 4), "messages[0]: "),
+    (RING, put("messages", 0, "to", lambda to: (to + 1) % 4), "no way of a ring from rank"),
     (RING, put("messages", 0, "to", 4), "messages[0]: from rank"),
     (RING, put("messages", 0, "chunk", 4), "messages[0].chunk: there is no chunk 4"),
     (RING, without("messages", -1), "final["),

@@ -31,7 +31,7 @@ KINDS = {  # kind: the function that records it, and for how many ranks
     "all_reduce": (all_reduce.record_all_reduces, all_reduce.RANKS),
     "failure": (failure.record_failures, failure.RANKS),
 }
-ORDER = (None, *all_reduce.WAYS, *failure.CASES)
+ORDER = (None, *all_reduce.WAYS, *failure.CASES)  # a step has no way and no case
 
 
 def main() -> None:
@@ -91,11 +91,11 @@ def write(recordings: list[dict], before: list[dict], folder: Path) -> None:
 
 
 def order_of_menus(recording: dict) -> tuple:
-    """Kinds, then ways or cases, then numbers of ranks, then nets: from one bucket to several."""
+    """Steps, ways, cases; of each the numbers of ranks; of steps nets with one bucket, several."""
     choices = recording["choices"]
     which = choices.get("way") or choices.get("case")
     net = choices.get("channels", 0), -choices.get("bucket_cap_mb", 0)
-    return list(KINDS).index(recording["kind"]), ORDER.index(which), choices["ranks"], net
+    return ORDER.index(which), choices["ranks"], net
 
 
 def write_compact(path: Path, value: object) -> None:

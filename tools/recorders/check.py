@@ -147,9 +147,9 @@ MESSAGE = {
 }  # fmt: skip
 
 
-def of_kind(kind: str, choices: dict, whats: list[str], mark: dict, rank=(), **more) -> dict:
+def of_kind(kind: str, choices: dict, spans: list[str], mark: dict, rank=(), **more) -> dict:
     """The shape of a recording of a kind: what its ranks do, its marks, and what only it has."""
-    span = {"what": {"enum": whats}, "from": TIME, "to": TIME, "text_": TEXT}
+    span = {"what": {"enum": spans}, "from": TIME, "to": TIME, "text_": TEXT}
     own = {"rank": COUNT, "spans": a_list(an_object(**span), 1), "marks": a_list(mark)}
     return an_object(
         format={"const": 1},
@@ -246,7 +246,8 @@ def check_step(recording: dict) -> None:
                "the last gradient")  # fmt: skip
         check_parameters(own, where)
         for n, bucket in enumerate(own["buckets"]):
-            check_bucket(n, bucket, own, ranks, f"{where}.buckets[{n}]")
+            check_bucket(n, bucket, own, f"{where}.buckets[{n}]")
+    check_joined([own["buckets"] for own in ranks])
 
 
 def check_parameters(own: dict, where: str) -> None:
@@ -260,7 +261,7 @@ def check_parameters(own: dict, where: str) -> None:
     expect(not differ, f"{where}.buckets", f"{differ} not both in a bucket and in marks")
 
 
-def check_bucket(n: int, bucket: dict, own: dict, ranks: list[dict], where: str) -> None:
+def check_bucket(n: int, bucket: dict, own: dict, where: str) -> None:
     """A bucket of a rank: number, gradients, bytes, and its way."""
     expect(bucket["bucket"] == n, f"{where}.bucket", f"is {bucket['bucket']}, not {n}")
     gradients = [mark for mark in own["marks"] if mark["parameter"] in bucket["parameters"]]
@@ -272,12 +273,20 @@ def check_bucket(n: int, bucket: dict, own: dict, ranks: list[dict], where: str)
     expect(ready <= bucket["left"], f"{where}.left", f"before its last gradient, at {ready}")
     expect(bucket["joined"] <= bucket["arrived"], f"{where}.arrived", "before all had joined")
     expect(bucket["arrived"] <= own["spans"][3]["to"], f"{where}.arrived", "after backward's end")
-    expect(len(own["buckets"]) == len(ranks[0]["buckets"]), where, "the ranks' buckets differ")
-    others = [other["buckets"][n] for other in ranks if n < len(other["buckets"])]
-    for key in ("parameters", "bytes"):
-        expect(bucket[key] == others[0][key], f"{where}.{key}", "differ from rank 0's")
-    last = max(other["left"] for other in others)
-    expect(bucket["joined"] == last, f"{where}.joined", f"the last rank's left at {last}")
+
+
+def check_joined(ranks: list[list[dict]]) -> None:
+    """All ranks have the same buckets, which have joined when the last rank's has left."""
+    filled = [[(bucket["parameters"], bucket["bytes"]) for bucket in own] for own in ranks]
+    for rank, own in enumerate(filled):
+        expect(
+            own == filled[0], f"ranks[{rank}].buckets", "other parameters, or bytes, than rank 0"
+        )
+    for n, together in enumerate(zip(*ranks)):
+        last = max(bucket["left"] for bucket in together)
+        for rank, bucket in enumerate(together):
+            where = f"ranks[{rank}].buckets[{n}].joined"
+            expect(bucket["joined"] == last, where, f"the last rank's left at {last}")
 
 
 # ---------------------------------------------------------------- an all-reduce
@@ -404,8 +413,8 @@ def check_waiting_rank(own: dict, wrong: dict, sign: str, where: str) -> None:
     lasts = [span["what"] for span in own["spans"][-3:]]
     expect(lasts in (["compute", "wait", "error"], ["wait", "error", "gone"]),
            f"{where}.spans", f"end in {lasts}")  # fmt: skip
-    whats = [mark["what"] for mark in own["marks"]]
-    expect(whats == ["error", "exit"], f"{where}.marks", f"are {whats}, not error and exit")
+    marks = [mark["what"] for mark in own["marks"]]
+    expect(marks == ["error", "exit"], f"{where}.marks", f"are {marks}, not error and exit")
     failed = next(span for span in own["spans"] if span["what"] == "error")
     gone = next(mark["at"] for mark in wrong["marks"] if mark["what"] == sign)
     expect(gone <= failed["from"], f"{where}.spans", "an error before its cause")
