@@ -343,7 +343,7 @@ def test_menus_change_the_picture_and_name_the_nearest_recording(browser, site):
     assert "No overlap: all 4 gradients (16 bytes) fit into one bucket" in browser.text(".summary")
     browser.choose("bucket_cap_mb", "0.01 MiB")
     assert len(browser.all(".lanes .quiet")) == 4 and browser.text(".hint") == ""
-    assert "On rank 0, 1 of them starts the all-reduce before" in browser.text(".summary")
+    assert "Overlap: bucket_cap_mb=0.01 makes 2 buckets." in browser.text(".summary")
     browser.choose("ranks", "4")
     assert len(browser.all(".lanes .rank")) == 4 and "four-ranks" in browser.text(".title")
     assert "instead of bucket_cap_mb 0.01 MiB this is bucket_cap_mb 25" in browser.text(".hint")

@@ -465,8 +465,8 @@
     }
 
     /** What to conclude, below the picture. other(sign) -> a button to a recording with another cap. */
-    summary(other) {
-      if (this.recording.kind === "step") return stepSummary(this.recording, other);
+    summary(other, withOneBucket) {
+      if (this.recording.kind === "step") return stepSummary(this.recording, other, withOneBucket);
       const items = this.events
         .filter((event) => event.flag)
         .map(({ at, text }) => html("li", {}, `${clock(at, this.end)}, ${text}`));
@@ -485,53 +485,60 @@
       style: `fill: var(--rank-${rank})`,
     });
 
-  function stepSummary({ ranks, end, choices }, other) {
+  /** What is exposed, what is overlapped, and both with one bucket, if that was recorded too. */
+  function stepSummary({ ranks, end, choices }, other, withOneBucket) {
     const cap = `bucket_cap_mb=${choices.bucket_cap_mb}`;
-    const { buckets, spans, marks } = ranks[0];
-    const early = buckets.filter((bucket) => bucket.left < lastGradient(spans)).length;
-    const why =
-      buckets.length === 1
-        ? `all ${marks.length} gradients (${figure(buckets[0].bytes)} bytes) fit into one bucket
-          (${cap}). It is full only with the last gradient, when nothing is left to compute, so the
-          rank just waits for its all-reduce. A smaller cap makes several buckets. `
-        : `${cap} makes ${buckets.length} buckets. On rank 0, ${early} of them
-          start${early === 1 ? "s" : ""} the all-reduce before the last gradient, while backward still
-          computes. Only what is not finished by then is exposed. `;
-    const lines = ranks.map(({ rank, spans, buckets }) => {
-      const exposed = sum(
-        spans.filter((span) => span.what === "exposed").map((span) => span.to - span.from),
-      );
-      const whole = spans.at(-1).to - spans[0].from;
-      const travel = sum(buckets.map((bucket) => bucket.arrived - bucket.left));
-      const [share, hidden] = [percent(exposed, whole), percent(overlap(spans, buckets), travel)];
+    const { buckets, marks } = ranks[0];
+    const several = buckets.length > 1;
+    const why = several
+      ? `${cap} makes ${buckets.length} buckets. A bucket that is full before the last gradient can be
+        all-reduced while backward computes, once all ranks have it. What is not finished by the last
+        gradient is exposed. `
+      : `all ${marks.length} gradients (${figure(buckets[0].bytes)} bytes) fit into one bucket
+        (${cap}). It is full only with the last gradient, when nothing is left to compute, so the
+        rank just waits for its all-reduce. A smaller cap makes several buckets. `;
+    const lines = ranks.map((own, i) => {
+      const whole = own.spans.at(-1).to - own.spans[0].from;
+      const share = percent(exposed(own), whole);
+      const text = ` of ${clock(whole, end, 2)} (${share}), overlap ${percent(...overlap(own))}`;
+      const before = withOneBucket && exposed(withOneBucket.ranks[i]);
       return html(
         "li",
         {},
-        html("b", {}, `rank ${rank}: exposed ${clock(exposed, end, 2)}`),
-        ` of ${clock(whole, end, 2)} (${share}), overlap ${hidden}`,
+        html("b", {}, `rank ${own.rank}: exposed ${clock(exposed(own), end, 2)}`),
+        before ? `${text}; with one bucket exposed ${clock(before, end, 2)}` : text,
       );
     });
-    const meaning = `Overlap is the part of the all-reduces' time, with waiting for the last rank,
-      that lies before the rank's last gradient.`;
+    const longer = withOneBucket && sum(ranks.map(exposed)) > sum(withOneBucket.ranks.map(exposed));
+    const cost = longer
+      ? `Here several buckets cost more than they hide: each has the latency of an all-reduce, and these
+         ranks compute on the cores that also communicate. `
+      : "";
+    const meaning = `Overlap is the part of the all-reduces' time (green) that lies before the rank's
+      last gradient. Waiting for the last rank (striped) is not counted.`;
+    const hiding = ranks.filter((own) => overlap(own)[0] > 0).map((own) => own.rank);
+    const all = hiding.length === ranks.length;
+    const head = !hiding.length ? "No overlap" : all ? "Overlap" : `Overlap on rank ${hiding.join(", ")}`;
     return [
-      html(
-        "p",
-        {},
-        html("b", {}, early ? "Overlap: " : "No overlap: "),
-        why,
-        other(buckets.length === 1 ? -1 : 1),
-      ),
+      html("p", {}, html("b", {}, `${head}: `), why, other(several ? 1 : -1)),
       html("ul", {}, ...lines),
-      html("p", { class: "legend" }, meaning),
+      html("p", { class: "legend" }, cost + meaning),
     ];
   }
 
-  const lastGradient = (spans) => spans.find((span) => span.what === "backward").to;
+  const exposed = ({ spans }) => {
+    const { from, to } = spans.find((span) => span.what === "exposed");
+    return to - from;
+  };
 
-  /** Microseconds of a rank's all-reduces that lie before its last gradient. */
-  function overlap(spans, buckets) {
-    const last = lastGradient(spans);
-    return sum(buckets.map(({ left, arrived }) => Math.max(0, Math.min(arrived, last) - left)));
+  /** Microseconds of a rank's all-reduces that lie before its last gradient, and of all of them. */
+  function overlap({ spans, buckets }) {
+    const last = spans.find((span) => span.what === "backward").to;
+    const hidden = buckets.map(({ joined, arrived }) => Math.min(arrived, last) - joined);
+    return [
+      sum(hidden.map((time) => Math.max(0, time))),
+      sum(buckets.map(({ joined, arrived }) => arrived - joined)),
+    ];
   }
 
   // ---------------------------------------------------------------------------------- all-reduce
@@ -929,7 +936,9 @@
         "aria-label",
         `${recording.title}. Arrow keys: one step, space: play`,
       );
-      this.summary.replaceChildren(...this.picture.summary((sign) => this.otherCap(sign)));
+      this.summary.replaceChildren(
+        ...this.picture.summary((sign) => this.otherCap(sign), this.withOneBucket()),
+      );
       this.about.replaceChildren(...aboutOf(recording));
       this.scrub.max = events.length;
       this.list.replaceChildren();
@@ -1007,6 +1016,16 @@
       this.switchTo(name, missed.length ? hint : "");
     }
 
+    /** The recording of the same ranks and net with one bucket, unless it is this one. */
+    withOneBucket() {
+      const { kind, choices, name } = this.recording;
+      const same = (other) => ["ranks", "channels"].every((key) => other[key] === choices[key]);
+      return this.index
+        .filter((entry) => entry.kind === kind && entry.name !== name && same(entry.choices))
+        .map((entry) => this.library[entry.file])
+        .find((recording) => recording.ranks[0].buckets?.length === 1);
+    }
+
     /** A button to the most similar recording with a smaller cap (-1) or a larger one (1). */
     otherCap(sign) {
       const { kind, choices } = this.recording;
@@ -1021,9 +1040,15 @@
         .map((key) => `${key}=${found[key]}`);
       return html(
         "button",
-        { type: "button", class: "try", click: () => this.switchTo(name) },
+        { type: "button", class: "try", click: () => this.tryOther(name) },
         `Show ${changed.join(", ")}`,
       );
+    }
+
+    /** As switchTo, and the focus stays on the button, which has been made anew. */
+    tryOther(name) {
+      this.switchTo(name);
+      (this.summary.querySelector(".try") ?? this.stage).focus({ preventScroll: true });
     }
 
     /** Another recording, as an entry of its own in the browser's history. The end stays the end. */
@@ -1056,9 +1081,8 @@
       this.status.textContent = `step ${at} of ${events.length}, ${when}: ${event.text}`;
       this.scrub.value = at;
       this.scrub.setAttribute("aria-valuetext", this.status.textContent);
-      [...this.list.children].forEach((row, i) =>
-        row.toggleAttribute("aria-current", i + 1 === at),
-      );
+      this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
+      this.list.children[at - 1]?.setAttribute("aria-current", "step");
       const reached = events.slice(0, at).filter((one) => one.flag).length;
       this.summary
         .querySelectorAll(".notes li")
@@ -1235,7 +1259,7 @@
     return [
       `${note} ${how}`,
       html("code", {}, command),
-      ". A CPU core stands in for a device; on GPUs the times are others.",
+      ".",
     ];
   }
 

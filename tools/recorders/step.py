@@ -32,7 +32,7 @@ def step_of(ranks: int, channels: int, cap: float, steps: list[tuple[dict]]) -> 
         "step",
         f"One DDP step: {ranks} ranks, {times}, bucket_cap_mb={cap}",
         {"ranks": ranks, "channels": channels, "bucket_cap_mb": cap},
-        f"{IMAGES} images per rank. {crowded(ranks)}",
+        f"{IMAGES} images per rank; each step begins with a barrier. {crowded(ranks)}",
         [step_of_rank(own, joined) for own in step],
     )
 
@@ -84,10 +84,9 @@ def take_steps(channels: int, cap: float, count: int) -> list[dict]:
         parameter.register_post_accumulate_grad_hook(partial(note_gradient, name))
     ddp_model.register_comm_hook(None, note_bucket)
     common.evaluate_once()
-    dist.barrier()
-    start = now()
     for images, labels in common.batches(LEFT_OUT + count, IMAGES, seed=dist.get_rank()):
-        steps.append({"laps": [start], "gradients": [], "buckets": []})
+        dist.barrier()  # or a rank that starts late would look like communication that takes long
+        steps.append({"laps": [now()], "gradients": [], "buckets": []})
         laps = steps[-1]["laps"]
         x, y = common.stage3.to_device(images, labels, common.CPU)
         laps.append(now())
@@ -97,6 +96,5 @@ def take_steps(channels: int, cap: float, count: int) -> list[dict]:
         loss.backward()
         laps.append(now())
         optimizer.step()
-        start = now()
-        laps.append(start)
+        laps.append(now())
     return steps[LEFT_OUT:]

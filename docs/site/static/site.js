@@ -1,4 +1,4 @@
-// Two changes to Sphinx's search, made before it starts.
+// Two changes to Sphinx's search, made before it starts, and names for the arrows of the menu.
 document.addEventListener("DOMContentLoaded", () => {
   // 1. A page with the reader's words in its title comes before one that has them somewhere.
   const query = new URLSearchParams(window.location.search).get("q") ?? "";
@@ -14,4 +14,10 @@ document.addEventListener("DOMContentLoaded", () => {
     page.querySelectorAll(others).forEach((element) => element.remove());
     return toText(page.documentElement.outerHTML, anchor);
   };
+
+  // 3. A screen reader says what an arrow in the left column opens.
+  for (const arrow of document.querySelectorAll(".bd-sidebar-primary details > summary")) {
+    const page = arrow.closest("li").querySelector("a").textContent.trim();
+    arrow.setAttribute("aria-label", `Pages below ${page}`);
+  }
 });
