@@ -572,10 +572,13 @@ def test_what_the_page_says_of_buckets_bytes_and_failures():
         ranks = read(f"failure-{case}-ranks-4")["ranks"]
         texts[case] = [" ".join(mark["text"] for mark in rank["marks"]) for rank in ranks]
     others = (0, 2, 3)
-    assert all("Connection closed by peer" in texts["a-rank-dies"][rank] for rank in others)
-    assert all("Timed out waiting" in texts["a-rank-leaves-early"][rank] for rank in others)
+    closed = re.compile("Connection (closed|reset) by peer")
+    assert all(closed.search(texts["a-rank-dies"][rank]) for rank in others)
+    ends = [texts["a-rank-leaves-early"][rank] for rank in others]
+    assert any("Timed out waiting" in end for end in ends)
+    assert all("Timed out waiting" in end or closed.search(end) for end in ends)
     assert "exit code 0" in texts["a-rank-leaves-early"][1]
-    assert texts["slow-rank"] == ["exit code 0"] * 4
+    assert texts["slow-rank"] == [""] * 4
 
 
 @pytest.fixture(scope="module")

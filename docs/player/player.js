@@ -511,7 +511,7 @@
     });
     const longer = withOneBucket && sum(ranks.map(exposed)) > sum(withOneBucket.ranks.map(exposed));
     const cost = longer
-      ? `Here several buckets cost more than they hide: each has the latency of an all-reduce, and these
+      ? `In these two steps one bucket was exposed for less time: each all-reduce has a latency, and these
          ranks compute on the cores that also communicate. `
       : "";
     const meaning = `Overlap is the part of the all-reduces' time (green) that lies before the rank's
