@@ -9,12 +9,15 @@ import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -36,6 +39,8 @@ TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count 
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
 WHY_NOT = hosts.missing()
 NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+BROWSER = shutil.which("chromium"), shutil.which("chromedriver")
+NEEDS_BROWSER = pytest.mark.skipif(None in BROWSER, reason="needs chromium and chromedriver")
 
 
 def files(ending):
@@ -48,7 +53,8 @@ def docstring_commands(script):
     """The commands that a script's docstring tells the reader to paste."""
     docstring = ast.get_docstring(ast.parse((ROOT / script).read_text()))
     lines = docstring.replace("\\\n", " ").splitlines()
-    return [line.strip() for line in lines if line.startswith("    ")]
+    starts = ("    ", "torchrun ", "python ")
+    return [line.strip() for line in lines if line.startswith(starts)]
 
 
 def fenced(text):
@@ -183,6 +189,39 @@ def one_line(result, program, told):
     assert result.code == 2 and result.out == "", result
     assert result.err.count("\n") == 1 and result.err.startswith(f"{program}: error: ")
     assert told in result.err, result
+
+
+# ---------------------------------------------------------------- a browser
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER[0]
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(BROWSER[1]))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
+@contextlib.contextmanager
+def served(folder):
+    """Serve the files of a folder -> the address, without a slash at its end."""
+    handler = functools.partial(Quiet, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 # ---------------------------------------------------------------- processes

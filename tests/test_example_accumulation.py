@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.nn.functional as F
-from conftest import ROOT
+from conftest import ROOT, docstring_commands
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
@@ -18,7 +18,7 @@ RANKS, MICRO_BATCHES = 2, {"accumulation": 4, "loss_normalization": 3}
 
 def start(reader, script):
     """Run a script of docs/examples as its docstring says -> the lines that it prints."""
-    command = (ROOT / f"docs/examples/{script}.py").read_text().splitlines()[2].strip()
+    (command,) = docstring_commands(f"docs/examples/{script}.py")
     assert command == f"torchrun --standalone --nproc-per-node 2 docs/examples/{script}.py"
     result = reader.run(command, timeout=170, OMP_NUM_THREADS="1")
     assert result.code == 0, result

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 import torch
-from conftest import ROOT, fenced
+from conftest import ROOT, docstring_commands, fenced
 from torch.nn.parallel import DistributedDataParallel
 
 import compare
@@ -84,7 +84,7 @@ def test_an_epoch_has_every_image_once_and_the_next_one_another_order():
 
 
 def test_the_script_prints_what_it_trained_with(reader):
-    command = (ROOT / "docs/examples/batch_size.py").read_text().splitlines()[2]
+    (command,) = docstring_commands("docs/examples/batch_size.py")
     result = reader.run(f"{command} --accumulate 2", timeout=170, OMP_NUM_THREADS="1")
     assert result.code == 0, result
     batch, rate, accuracy = result.out.splitlines()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn as nn
-from conftest import ROOT, Reader
+from conftest import ROOT, Reader, docstring_commands
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.utils.data import DistributedSampler
 
@@ -22,8 +22,7 @@ HAS_TORCHDATA = importlib.util.find_spec("torchdata") is not None
 
 
 def run(reader, script):
-    lines = (ROOT / script).read_text().splitlines()
-    (command,) = [line for line in lines if re.match("torchrun|python", line)]
+    (command,) = docstring_commands(script)
     result = reader.run(command, timeout=170, OMP_NUM_THREADS="1")
     assert result.code == 0, result
     return result

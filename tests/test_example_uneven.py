@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from conftest import ROOT, Reader
+from conftest import ROOT, Reader, docstring_commands
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 SCRIPT = "docs/examples/uneven.py"
@@ -40,10 +40,6 @@ dist.destroy_process_group()
 """
 
 
-def commands():
-    return [line for line in (ROOT / SCRIPT).read_text().splitlines() if line.startswith("torch")]
-
-
 def run(folder, data, command):
     reader = Reader(folder, data)
     return reader.run(command, timeout=170, OMP_NUM_THREADS="1")
@@ -52,7 +48,7 @@ def run(folder, data, command):
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory, small_data):
     """What the first command of the docstring prints -> {way: [steps, samples, differ, ends]}"""
-    result = run(tmp_path_factory.mktemp("uneven"), small_data, commands()[0])
+    result = run(tmp_path_factory.mktemp("uneven"), small_data, docstring_commands(SCRIPT)[0])
     assert result.code == 0, result
     row = re.compile(
         r"^(\w[\w, ]*?) +\((\d+), (\d+)\) +([\d,]+) +([-e+\d]+)  (\w+), (\w+)$", re.MULTILINE
@@ -102,8 +98,8 @@ def test_the_page_shows_what_is_printed(printed):
 
 
 def test_a_collective_of_ones_own_under_join_aborts(tmp_path, small_data):
-    assert "join, all_reduce" in commands()[1]
-    result = run(tmp_path, small_data, commands()[1])
+    assert "join, all_reduce" in docstring_commands(SCRIPT)[1]
+    result = run(tmp_path, small_data, docstring_commands(SCRIPT)[1])
     assert result.code == 1 and "collective mismatch in your code?" in result.err, result
 
 

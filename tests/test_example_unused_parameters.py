@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 import torch.nn as nn
-from conftest import ROOT, Reader
+from conftest import ROOT, Reader, docstring_commands
 
 SCRIPT = "docs/examples/unused_parameters.py"
 PAGE = (ROOT / "docs/unused_parameters.md").read_text()
@@ -15,7 +15,7 @@ CHANGED = "Your training graph has changed in this iteration"
 
 
 def command(script):
-    (line,) = [line for line in (ROOT / script).read_text().splitlines() if line[:5] == "torch"]
+    (line,) = docstring_commands(script)
     return line
 
 

@@ -5,18 +5,16 @@ committed ones.
 """
 
 import functools
-import http.server
 import importlib
 import json
 import re
 import shutil
-import threading
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import NEEDS_BROWSER, ROOT, served
 
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -26,10 +24,6 @@ from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 PLAYER = ROOT / "docs" / "player"
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-NEEDS_CHROMIUM = pytest.mark.skipif(
-    not (CHROMIUM and CHROMEDRIVER), reason="needs chromium and chromedriver"
-)
 COMMITTED = sorted(PLAYER.glob("recordings/*-*.json"))
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,"><title>Player</title>
@@ -119,11 +113,6 @@ def write_pages(folder, recordings, index=None):
     return folder
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     recordings = [step(ONE, 2, 25, [[0, 1, 2, 3]]), step(TWO, 2, 0.01, [[0], [1, 2, 3]])]
@@ -137,24 +126,8 @@ def site(request, folder):
     if request.param == "file":
         yield folder.as_uri() + "/"
         return
-    handler = functools.partial(Quiet, directory=folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(CHROMEDRIVER))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
+    with served(folder) as address:
+        yield address + "/"
 
 
 class Browser:
@@ -232,7 +205,7 @@ def test_it_is_small_and_asks_nothing_of_others():
 # ---------------------------------------------------------------- playing and stepping
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_it_plays_to_the_end_and_can_be_paused(browser, site):
     browser.open(f"{site}index.html#recording={ONE}&step=14")
     assert browser.step() == (14, 24) and "Play" in browser.find(".play").accessible_name
@@ -251,7 +224,7 @@ def test_it_plays_to_the_end_and_can_be_paused(browser, site):
     assert browser.step()[0] < 14
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_steps_and_what_they_say(browser, site):
     browser.open(f"{site}index.html")
     back, forward = browser.find(".back"), browser.find(".forward")
@@ -273,7 +246,7 @@ def test_steps_and_what_they_say(browser, site):
     assert labels == ["bucket 0: averaged"] * 2
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_scrubbing_and_pointing_at_a_moment(browser, site):
     browser.open(f"{site}index.html")
     past = "return parseFloat(document.querySelector('.lanes clipPath rect').getAttribute('width'))"
@@ -289,7 +262,7 @@ def test_scrubbing_and_pointing_at_a_moment(browser, site):
     assert browser.step()[0] > 12 and browser.script(past) > middle > 0
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_the_keyboard(browser, site):
     browser.open(f"{site}index.html")
     browser.script("arguments[0].focus()", browser.find(".stage"))
@@ -313,7 +286,7 @@ def test_the_keyboard(browser, site):
     browser.until(lambda: "four-ranks" in browser.text(".title"))
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_keys_of_the_player_do_not_turn_the_pages_of_a_theme(browser, folder):
     browser.open(f"{folder.as_uri()}/index.html")
     browser.script("window.turned = []; addEventListener('keydown', (e) => turned.push(e.key))")
@@ -322,7 +295,7 @@ def test_keys_of_the_player_do_not_turn_the_pages_of_a_theme(browser, folder):
     assert browser.script("return turned") == ["x"]
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_the_list_of_all_steps(browser, site):
     browser.open(f"{site}index.html")
     browser.find(".steps summary").click()
@@ -336,7 +309,7 @@ def test_the_list_of_all_steps(browser, site):
 # ---------------------------------------------------------------- recordings and menus
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_menus_change_the_picture_and_name_the_nearest_recording(browser, site):
     browser.open(f"{site}index.html")
     assert [label.text for label in browser.all(".lanes .rank")] == ["rank 0", "rank 1"]
@@ -353,7 +326,7 @@ def test_menus_change_the_picture_and_name_the_nearest_recording(browser, site):
     assert len(browser.all(".circle .box")) == 2
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_the_way_from_one_bucket_to_several(browser, site):
     browser.open(f"{site}index.html#recording={FOUR}&step=999")
     exposed = [li.text.replace("\xa0", " ") for li in browser.all(".summary li")]
@@ -365,7 +338,7 @@ def test_the_way_from_one_bucket_to_several(browser, site):
     assert "one-bucket" in browser.text(".title")
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_the_chunks_of_an_all_reduce(browser, folder, world_size):
     browser.open(f"{folder.as_uri()}/index.html#recording=ring-{world_size}&step=0")
@@ -387,7 +360,7 @@ def test_the_chunks_of_an_all_reduce(browser, folder, world_size):
     assert [e.text for e in browser.all(".circle .quiet.middle")] == [total] * world_size
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_a_failure_shows_its_messages_when_they_come(browser, folder):
     browser.open(f"{folder.as_uri()}/index.html#recording=dies&step=0")
     assert len(browser.all(".notes .future")) == 2
@@ -404,7 +377,7 @@ def test_a_failure_shows_its_messages_when_they_come(browser, folder):
 # ---------------------------------------------------------------- addresses
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_an_address_restores_recording_and_step(browser, site):
     browser.open(f"{site}index.html")
     browser.choose("bucket_cap_mb", "0.01 MiB")
@@ -422,7 +395,7 @@ def test_an_address_restores_recording_and_step(browser, site):
     assert browser.step() == (0, 24)
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_back_goes_to_the_recording_before(browser, site):
     browser.open(f"{site}index.html")
     browser.find(".forward").click()
@@ -442,7 +415,7 @@ def test_back_goes_to_the_recording_before(browser, site):
     browser.until(lambda: browser.fragment == "" and "one-bucket" in browser.text(".title"))
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_of_two_players_the_one_in_use_has_the_address(browser, site):
     browser.open(f"{site}two.html")
     assert browser.fragment == ""
@@ -456,7 +429,7 @@ def test_of_two_players_the_one_in_use_has_the_address(browser, site):
     assert browser.step(2) == (1, 48)
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_copy_link_writes_the_address(browser, site):
     browser.open(f"{site}index.html")
     browser.find(".copy").click()
@@ -467,7 +440,7 @@ def test_copy_link_writes_the_address(browser, site):
 # ---------------------------------------------------------------- screens, themes, broken files
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 @pytest.mark.parametrize("name", [ONE, TWO, FOUR, "ring-2", "ring-4", "dies"])
 def test_a_telephone_scrolls_only_down(browser, folder, name):
     browser.open(f"{folder.as_uri()}/index.html#recording={name}&step=999", width=420)
@@ -481,7 +454,7 @@ def test_a_telephone_scrolls_only_down(browser, folder, name):
     assert browser.script(beyond) == []
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_a_dark_theme_and_reduced_motion(browser, folder):
     browser.open(f"{folder.as_uri()}/index.html")
     paper = "return getComputedStyle(document.querySelector('.player')).backgroundColor"
@@ -517,7 +490,7 @@ def damaged():
     }
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 @pytest.mark.parametrize("case", ["late", "lost", "old", "early", "empty"])
 def test_a_damaged_recording_is_one_line(browser, tmp_path, case):
     broken, reason = damaged()[case]
@@ -529,7 +502,7 @@ def test_a_damaged_recording_is_one_line(browser, tmp_path, case):
     assert browser.step(2) == (0, 48), "the other player plays"
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 def test_a_missing_recording_and_missing_recordings_are_one_line(browser, tmp_path):
     page = write_pages(tmp_path / "site", [ring(4)]) / "index.html"
     browser.open(page.as_uri())
@@ -593,7 +566,7 @@ def committed(tmp_path_factory):
     return f"{folder.as_uri()}/index.html"
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 @NEEDS_RECORDINGS
 def test_every_committed_recording_plays(browser, committed):
     browser.open(committed, width=420)
@@ -608,7 +581,7 @@ def test_every_committed_recording_plays(browser, committed):
             assert len(browser.all(".frame.whole")) == len(browser.all(".frame")), path
 
 
-@NEEDS_CHROMIUM
+@NEEDS_BROWSER
 @NEEDS_RECORDINGS
 def test_the_links_of_the_page_lead_to_steps(browser, committed):
     links = re.findall(r'<a href="(#[^"]+)"', (PLAYER / "index.md").read_text())

@@ -4,17 +4,14 @@ import functools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import threading
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 import yaml
-from conftest import ROOT, files
+from conftest import NEEDS_BROWSER, ROOT, files, served
 from filelock import FileLock
 
 pytest.importorskip("sphinx_book_theme", reason="requirements-dev.txt has it for Python 3.11 on")
@@ -23,8 +20,6 @@ SEARCHES = {  # words of a reader -> the pages that answer them
     "gradient accumulation": ["docs/gradient_accumulation", "docs/glossary"],
     "ring all-reduce": ["notebooks/05_ring_allreduce", "docs/glossary"],
 }
-BROWSER = shutil.which("chromium"), shutil.which("chromedriver")
-NEEDS_BROWSER = pytest.mark.skipif(None in BROWSER, reason="needs chromium and chromedriver")
 VISITED = ["index", "03_ddp_spawn/README", "03_ddp_spawn/train", "notebooks/03_ddp_spawn"]
 VISITED += ["docs/messages", "exercises/README"]
 
@@ -234,43 +229,20 @@ def test_it_is_published_without_an_address_and_only_from_main():
 @pytest.fixture(scope="module")
 def address(site):
     """The site's address while it is served: under file:// a page may not read another."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *words):
-            pass
-
-    handler = functools.partial(Quiet, directory=site)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(site) as address:
+        yield address
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER[0]
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "WARNING"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(BROWSER[1]))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
-
-
-def complaints(browser, address, name):
+def complaints(chromium, address, name):
     """What is wrong with a page on a laptop and on a phone, by day and by night."""
     wrong = []
     for width, theme in ((1280, "light"), (1280, "dark"), (420, "light"), (420, "dark")):
         media = [{"name": "prefers-color-scheme", "value": theme}]
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.get(f"{address}/{name}.html")
-        page, article, shown, fetched = browser.execute_script(
+        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        chromium.get(f"{address}/{name}.html")
+        page, article, shown, fetched = chromium.execute_script(
             """const article = document.querySelector(".bd-article-container");
             return [document.documentElement.scrollWidth,
                     article.scrollWidth - article.clientWidth,
@@ -281,7 +253,11 @@ def complaints(browser, address, name):
             "is wider than the screen": page > width or article > 0,
             "has another theme": shown != theme,
             "fetches from elsewhere": [name for name in fetched if not name.startswith(address)],
-            "writes to the console": [e["message"] for e in browser.get_log("browser")],
+            "writes to the console": [
+                entry["message"]
+                for entry in chromium.get_log("browser")
+                if entry["level"] in ("WARNING", "SEVERE")  # not the browser's own hints
+            ],
         }
         wrong += [f"{name} {width} {theme} {what}: {why}" for what, why in found.items() if why]
     return wrong
@@ -289,40 +265,40 @@ def complaints(browser, address, name):
 
 @NEEDS_BROWSER
 @pytest.mark.parametrize("name", VISITED)
-def test_a_page_in_the_browser(browser, address, name):
-    assert not complaints(browser, address, name)
+def test_a_page_in_the_browser(chromium, address, name):
+    assert not complaints(chromium, address, name)
 
 
 @NEEDS_BROWSER
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_pages_in_the_browser(browser, address, site):
+def test_all_pages_in_the_browser(chromium, address, site):
     scripts = {path.relative_to(ROOT).with_suffix("").as_posix() for path in files(".py")}
     names = set(pages_in(site)) - scripts
     assert len(names) > 40
-    assert not [line for name in sorted(names) for line in complaints(browser, address, name)]
+    assert not [line for name in sorted(names) for line in complaints(chromium, address, name)]
 
 
 @NEEDS_BROWSER
 @pytest.mark.parametrize("words", SEARCHES)
-def test_the_search_finds_the_page(browser, address, words):
+def test_the_search_finds_the_page(chromium, address, words):
     from selenium.webdriver.support.ui import WebDriverWait
 
-    browser.get(f"{address}/search.html?q={words.replace(' ', '+')}")
+    chromium.get(f"{address}/search.html?q={words.replace(' ', '+')}")
     results = """const found = [...document.querySelectorAll("#search-results li")];
         return found.every(one => one.querySelector(".context")) && found.length
             ? found.map(one => [one.querySelector("a").getAttribute("href"), one.innerText]) : 0"""
-    found = WebDriverWait(browser, 60).until(lambda _: browser.execute_script(results))
+    found = WebDriverWait(chromium, 60).until(lambda _: chromium.execute_script(results))
     first = [link.partition(".html")[0] for link, _ in found[:3]]
     assert SEARCHES[words][0] in first, found
     assert not [text for _, text in found if "System Settings" in text], "the theme's buttons"
 
 
 @NEEDS_BROWSER
-def test_code_can_be_copied_and_output_cannot(browser, address):
+def test_code_can_be_copied_and_output_cannot(chromium, address):
     for name in ("docs/fsdp", "notebooks/03_ddp_spawn"):
-        browser.get(f"{address}/{name}.html")
-        code, output = browser.execute_script(
+        chromium.get(f"{address}/{name}.html")
+        code, output = chromium.execute_script(
             """const blocks = [...document.querySelectorAll("div.highlight")];
             const output = one => one.closest(".highlight-none, .cell_output");
             const copied = some => some.map(one => one.querySelector(".copybtn") !== null);
