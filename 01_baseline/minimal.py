@@ -1,26 +1,24 @@
-"""The shortest complete script, on one device.
+"""The shortest complete script, on one device; 04_ddp_torchrun/minimal.py: the same on several."""
 
-04_ddp_torchrun/minimal.py is this script made data-parallel. Run it: python 01_baseline/minimal.py
-"""
-
+import argparse
 import os
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__).parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
     try:
-        train_set = datasets.MNIST(train=True, download=True, **data)
-    except RuntimeError:
-        raise SystemExit(f"no MNIST in {data['root']}, and no network to download it") from None
-    test_set = datasets.MNIST(train=False, **data)
+        datasets.MNIST(download=True, **data)
+    except Exception as error:  # no network, or a damaged file
+        raise SystemExit(f"no MNIST in {data['root']}: {type(error).__name__}") from None
+    train_set, test_set = datasets.MNIST(**data), datasets.MNIST(train=False, **data)
     loader = DataLoader(train_set, batch_size=240, shuffle=True)
     test_loader = DataLoader(test_set, batch_size=500)
 
@@ -34,7 +32,7 @@ def main():
     for epoch in range(2):
         model.train()
         for x, y in loader:
-            loss = F.cross_entropy(model(x.to(device)), y.to(device))
+            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -48,17 +48,18 @@ def train(args, device):
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())  # after each optimizer.step()
     print(f"{STAGE}: one process on one {device.type}, {args.threads} thread(s)")
     history = []
     for _ in range(args.epochs):
-        loss, watch = train_epoch(model, loader, optimizer, schedule, device)
+        loss, watch = train_epoch(model, loader, optimizer, device)
         correct = evaluate(model, test_set, device)
         history.append({"loss": loss, "test": correct.tolist(), "phases": [watch.seconds()]})
         print(epoch_line(history, args.epochs, len(train_set)))
-    finish(args, STAGE, history, len(train_set), {"model": model})
+    finish(args, STAGE, history, len(train_set), {"model": model.state_dict()})
 
 
-def train_epoch(model, loader, optimizer, schedule, device):
+def train_epoch(model, loader, optimizer, device):
     """One optimizer step per batch -> the mean loss, and the stopwatch with its laps."""
     model.train()
     total_loss = torch.zeros((), device=device)  # on the device: .item() would stall every step
@@ -72,7 +73,6 @@ def train_epoch(model, loader, optimizer, schedule, device):
         loss.backward()
         watch.lap("backward")
         optimizer.step()
-        schedule.step()
         total_loss += loss.detach()
         watch.lap("optimizer")
     return total_loss.item() / len(loader), watch
@@ -110,7 +110,7 @@ def load_mnist(root):
     try:
         return MNIST(root, train=True, download=True), MNIST(root, train=False)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        reason = " ".join(str(error).split())[-80:]
+        reason = " ".join(str(error).split())[-80:] or type(error).__name__
         stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py draws a stand-in")
 
 
@@ -142,13 +142,15 @@ class Stopwatch:
 
     def lap(self, phase):
         now = time.perf_counter()
-        if self.stream:  # GPU work is asynchronous: an event, read when the epoch is over
+        if (
+            self.stream is not None
+        ):  # GPU work is asynchronous: an event, read when the epoch is over
             now = self.stream.record_event(torch.cuda.Event(enable_timing=True))
         self.laps.append((phase, now))
 
     def seconds(self):
         """Return {phase: seconds}; the phases leave no gaps, so their sum is the epoch."""
-        if self.stream:
+        if self.stream is not None:
             self.stream.synchronize()
         total = {}
         for (_, before), (phase, now) in zip(self.laps, self.laps[1:]):
@@ -159,36 +161,51 @@ class Stopwatch:
 
 def epoch_line(history, epochs, images):
     """The last epoch in one line; seconds and images/s are rank 0's, evaluation excluded."""
-    loss, (correct, total), phases = history[-1].values()
-    seconds = sum(phases[0].values())
-    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s  loss {loss:7.4f}"
+    last, (correct, total) = history[-1], history[-1]["test"]
+    seconds = sum(last["phases"][0].values())
+    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s  loss {last['loss']:7.4f}"
     return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
 
 
 def finish(args, name, history, images, parts, world_size=1):
-    """Write the record, for compare.py, and the checkpoint; print where a step's time went."""
+    """Write the checkpoint, and the record for compare.py; print where a step's time went."""
     flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
     flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
-    usual = {**vars(base_parser().parse_args([])), "device": args.device, "amp": "off", "hosts": 1}
+    path = args.record / record_name(name, flags, world_size)
+    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
+    run |= {"host": socket.gethostname(), "torch": torch.__version__, "history": history}
+    step = {k: 1000 * s * args.batch_size / images for k, s in history[-1]["phases"][0].items()}
+    split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
+    print(f"milliseconds per step: {split} -> {path.name}")
+    try:
+        save(args.checkpoint, lambda file: torch.save(parts, file))
+    finally:  # the record also if there was no room for the checkpoint
+        save(path, lambda file: Path(file).write_text(json.dumps(run, indent=1)))
+
+
+def record_name(name, flags, world_size):
+    """Every flag that is not the default is part of the name."""
+    usual = {**vars(base_parser().parse_args([])), "amp": "off", "sync_batchnorm": False}
+    usual |= {"device": flags["device"], "hosts": 1}  # these are in every name, or seldom used
     short = {"epochs": "e", "batch_size": "b", "amp": ""}
     changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
-    path = args.record / f"{name}{''.join(changed)}-{world_size}x{args.device}.json"
-    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
-    where = {"host": socket.gethostname(), "torch": torch.__version__}
-    steps, phases = images / args.batch_size, history[-1]["phases"][0]
-    split = ", ".join(f"{phase} {1000 * phases[phase] / steps:.2f}" for phase in phases)
-    print(f"milliseconds per step: {split} -> {path.name}")
-    path.write_text(json.dumps({**run, **where, "history": history}, indent=1))
+    return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"
+
+
+def save(path, write):
+    """Write under a temporary name, then rename: if that fails, the last file is still whole."""
     try:
-        torch.save({name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
-    except (OSError, RuntimeError) as error:  # a full disk
-        if args.checkpoint.is_file():
-            args.checkpoint.unlink()
-        stop(f"cannot write {args.checkpoint}: {str(error).splitlines()[0]}")
+        write(f"{path}.tmp")
+        os.replace(f"{path}.tmp", path)
+    except (OSError, RuntimeError) as error:  # torch.save raises the latter
+        Path(f"{path}.tmp").unlink(missing_ok=True)
+        stop(f"cannot write {path}; is the disk full? {str(error).splitlines()[0]}")
 
 
 def stop(message):
     """Bad input: one line and exit code 2."""
+    if os.getenv("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # local rank 0 prints the same, and the launcher ends this rank
     print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 
@@ -214,21 +231,22 @@ def base_parser():
 def parse(parser):
     """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    least = dict(epochs=1, batch_size=1, lr=0, threads=1, workers=0, world_size=1, timeout=1)
-    for flag, low in least.items():
-        if not getattr(args, flag, low) >= low:  # nan is refused, too
-            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: at least {low}")
+    limits = dict(epochs=(1, 1e6), batch_size=(1, 1e6), lr=(0, 100), seed=(0, 2**31))
+    limits |= dict(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 1e6))
+    for flag, (low, high) in limits.items():
+        if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
+            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low:.0f} to {high:.0f}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    slow = ("fp16", "bf16") if torch.backends.cpu.get_cpu_capability() == "AVX2" else ("fp16",)
-    if args.device == "cpu" and vars(args).get("amp") in slow and os.getenv("RANK", "0") == "0":
-        print(f"{STAGE}: warning: this CPU emulates {args.amp}, which is slow", file=sys.stderr)
-    for file in (args.record / "*", args.checkpoint, vars(args).get("snapshot") or args.checkpoint):
-        try:
+    for file in filter(None, (args.record / "x", args.checkpoint, vars(args).get("snapshot"))):
+        try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
-            os.utime(file.parent)  # fails where nothing can be written: now, not after the training
+            Path(f"{file}.tmp").touch()
+            Path(f"{file}.tmp").unlink(missing_ok=True)  # another rank may have been here
         except OSError as error:
-            stop(f"cannot write to {file.parent}: {error.strerror}")
+            stop(f"cannot write to {error.filename}: {error.strerror}")
+        if file.is_dir():
+            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

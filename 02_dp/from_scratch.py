@@ -19,7 +19,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from queue import SimpleQueue
 
 import torch
@@ -27,6 +26,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from tabulate import tabulate
 from torch import Tensor
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader
 
 
 class DataParallel:
@@ -212,7 +213,7 @@ def bytes_per_step(model: nn.Module, x: Tensor, y: Tensor, devices: int) -> Coun
 
 
 def train_on_threads() -> None:
-    """Stage 2's program, with its flags and its record, on the DataParallel of this file."""
+    """Stage 2's training, with its flags and its record, on the DataParallel of this file."""
     import train
 
     parser = train.base_parser()
@@ -226,8 +227,27 @@ def train_on_threads() -> None:
         devices = [torch.device("cpu")] * args.devices
     if len(devices) < 2:
         train.stop(f"{len(devices)} device(s): at least 2 are needed to split a batch")
-    wrap = partial(DataParallel, devices=devices)
-    train.train(args, devices[0], len(devices), wrap, name="02_dp-threads")
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    train_set, test_set = train.load_mnist(args.data)
+    loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, num_workers=args.workers, collate_fn=tuple
+    )
+    model = train.ConvNet().to(devices[0], memory_format=torch.channels_last)
+    dp_model = DataParallel(model, devices)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
+    steps = args.epochs * len(loader)
+    schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    print(f"02_dp-threads: one process, {len(devices)} {devices[0].type} devices")
+    history = []
+    for _ in range(args.epochs):
+        loss, watch = train.train_epoch(dp_model, loader, optimizer, devices[0])
+        correct = train.evaluate(model, test_set, devices[0])
+        history.append({"loss": loss, "test": correct.tolist(), "phases": [watch.seconds()]})
+        print(train.epoch_line(history, args.epochs, len(train_set)))
+    parts = {"model": model.state_dict()}
+    train.finish(args, "02_dp-threads", history, len(train_set), parts, len(devices))
 
 
 def main() -> None:

@@ -6,15 +6,12 @@ arrive, and a full bucket is all-reduced while backward goes on computing the re
 on two ranks that both give the gradients of PyTorch's DDP, and BucketedDDP its very buckets.
 
     python 03_ddp_spawn/from_scratch.py
-    python 03_ddp_spawn/from_scratch.py --train naive --epochs 1
-    python 03_ddp_spawn/from_scratch.py --train bucketed --epochs 1
-
-With --train it trains as stage 3 does, with its flags.
 """
 
 import argparse
 import copy
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -224,7 +221,7 @@ def compare(make: Callable[[], nn.Module], cap: float | None, steps: int = 4) ->
     """Claim equal gradients, step after step, and equal buckets, for one net and one cap."""
     torch.manual_seed(dist.get_rank())  # ranks begin with other weights: rank 0's must reach all
     model = make()
-    ddp = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap, broadcast_buffers=False)
+    ddp = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap)
     bucketed, naive = BucketedDDP(copy.deepcopy(model), cap), NaiveDDP(model)
     same = True
     for _ in range(steps):
@@ -277,16 +274,16 @@ def wide_net() -> nn.Module:
 
 def on_two_ranks(prove: Callable[[], None]) -> None:
     """Call a function of this script, or of another one of this stage, on two ranks."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.spawn(run_rank, args=(store.port, prove), nprocs=2)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(run_rank, (f"file://{folder}/ranks", prove), nprocs=2)
 
 
-def run_rank(rank: int, port: int, prove: Callable[[], None]) -> None:
+def run_rank(rank: int, meeting_point: str, prove: Callable[[], None]) -> None:
     import train
 
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    with train.process_group(torch.device("cpu"), 60, store=store, rank=rank, world_size=2):
+    here = {"init_method": meeting_point, "rank": rank, "world_size": 2}
+    with train.process_group(torch.device("cpu"), 60, **here):
         prove()
 
 
@@ -304,31 +301,7 @@ def claim(held: bool, text: str) -> None:
         sys.exit(1)
 
 
-def naive(model: nn.Module, **_: bool) -> NaiveDDP:
-    """NaiveDDP in the place of stage 3's DistributedDataParallel."""
-    return NaiveDDP(model)
-
-
-def bucketed(model: nn.Module, **_: bool) -> BucketedDDP:
-    return BucketedDDP(model)
-
-
-def main() -> None:
-    import train
-
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    parser.add_argument("--train", choices=("naive", "bucketed"), help="train, instead of proving")
-    args, stage_flags = parser.parse_known_args()
-    if args.train:
-        sys.argv[1:] = stage_flags
-        wrap = {"naive": naive, "bucketed": bucketed}[args.train]
-        train.main(wrap, name=f"03_ddp_spawn-{args.train}")
-        return
-    if stage_flags:
-        parser.error(f"{' '.join(stage_flags)}: only with --train")
-    on_two_ranks(prove)
-
-
 if __name__ == "__main__":
-    main()
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    on_two_ranks(prove)

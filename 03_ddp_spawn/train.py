@@ -4,7 +4,7 @@ New since stage 1:
 - DistributedSampler gives each rank its own shard of the training set, reshuffled by set_epoch
 - DDP averages the gradients of all ranks during backward, so all ranks take the same step
 - evaluation is sharded and exact; losses and counts are summed; only rank 0 prints and saves
-- BatchNorm: SyncBatchNorm on GPUs; CPUs lack it, so there each rank normalizes its own shard
+- BatchNorm: each rank normalizes its own shard, or on GPUs all of them (--sync-batchnorm)
 - --amp: autocast to fp16 with a GradScaler, which is saved with the model, or to bf16 without
 - "exposed" in the timings: from a rank's last gradient to the end of backward it only waits
 
@@ -15,8 +15,10 @@ New since stage 1:
 import argparse
 import json
 import os
+import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import contextmanager
@@ -39,34 +41,40 @@ STAGE = "03_ddp_spawn"
 AMP = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def main(wrap=DistributedDataParallel, name=STAGE):
+def main():
     parser = base_parser()
-    add, gpus = parser.add_argument, torch.cuda.device_count()
-    add("--world-size", type=int, default=gpus or 2, help="ranks (one per GPU, 2 without)")
-    add("--amp", choices=AMP, default="off", help="mixed precision (off)")
+    add = parser.add_argument
+    add("--world-size", type=int, default=0, help="ranks (0: one per GPU, 2 on a CPU)")
+    add("--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs")
     add("--timeout", type=float, default=60, help="seconds a rank waits for the others (60)")
+    add("--sync-batchnorm", action="store_true", help="BatchNorm over all ranks (GPUs only)")
     args = parse(parser)
-    if args.device == "cuda" and args.world_size > gpus:
-        stop(f"--world-size {args.world_size}: at most one rank per GPU, {gpus} here")
-    if args.batch_size % args.world_size:
-        stop(f"--batch-size {args.batch_size} is not divisible by {args.world_size} ranks")
+    gpus = torch.cuda.device_count() if args.device == "cuda" else 0
+    world_size = args.world_size or gpus or 2
+    if args.device == "cuda" and world_size > gpus:
+        stop(f"--world-size {world_size}: at most one rank per GPU, {gpus} here")
+    if args.device == "cpu" and args.sync_batchnorm:
+        stop("--sync-batchnorm: PyTorch's SyncBatchNorm needs GPUs")
+    if args.batch_size % world_size:
+        stop(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
     load_mnist(args.data)  # downloaded once, here: the ranks will find it on the disk
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # 0: a free port
-    try:
-        mp.spawn(worker, args=(store.port, args, wrap, name), nprocs=args.world_size)
-    finally:  # an interrupt may reach this process alone
-        for process in mp.active_children():
-            process.terminate()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to end the ranks, too
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mp.spawn(worker, (f"file://{folder}/ranks", world_size, args), nprocs=world_size)
+        finally:  # an interrupt may reach this process alone
+            for process in mp.active_children():
+                process.terminate()
 
 
-def worker(rank, port, args, wrap, name):
+def worker(rank, meeting_point, world_size, args):
     device = torch.device("cuda", rank) if args.device == "cuda" else torch.device("cpu")
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    with process_group(device, args.timeout, store=store, rank=rank, world_size=args.world_size):
-        train(args, device, wrap, name)
+    here = {"init_method": meeting_point, "rank": rank, "world_size": world_size}
+    with process_group(device, args.timeout, **here):
+        train(args, device)
 
 
-def train(args, device, wrap=DistributedDataParallel, name=STAGE):
+def train(args, device):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(args.seed + rank)  # so that ranks augment and drop out differently
     torch.set_num_threads(args.threads)
@@ -81,16 +89,17 @@ def train(args, device, wrap=DistributedDataParallel, name=STAGE):
         pin_memory=device.type == "cuda",
     )
     model = ConvNet().to(device, memory_format=torch.channels_last)
-    if device.type == "cuda":
+    if args.sync_batchnorm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    ddp_model = wrap(model, broadcast_buffers=False)  # sends rank 0's weights to all, no buffers
+    ddp_model = DistributedDataParallel(model)  # sends rank 0's weights; averages gradients
+    ddp_model.broadcast_buffers = False  # not in every forward: once an epoch, below
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
     optimizer.register_step_post_hook(lambda *_: schedule.step())  # not if the scaler skips a step
     scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
     if rank == 0:
-        print(f"{name}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
+        print(f"{STAGE}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
     history = []
     for epoch in range(args.epochs):
         loader.sampler.set_epoch(epoch)  # without it every epoch has the order of the first
@@ -105,21 +114,25 @@ def train(args, device, wrap=DistributedDataParallel, name=STAGE):
         if rank == 0:
             print(epoch_line(history, args.epochs, len(train_set)))
     if rank == 0:
-        finish(args, name, history, len(train_set), {"model": model, "scaler": scaler}, world_size)
+        parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
+        finish(args, STAGE, history, len(train_set), parts, world_size)
 
 
 @contextmanager
 def process_group(device, timeout, **rendezvous):
-    """Join the other ranks, and leave them again, also when the training raises."""
-    if device.type == "cuda":
+    """Join the other ranks, and leave them again. Raises DistError if they do not come in time."""
+    cuda = device.type == "cuda"
+    if cuda:
         torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **rendezvous)
+    rendezvous |= {"timeout": timedelta(seconds=timeout), "device_id": device if cuda else None}
+    dist.init_process_group("nccl" if cuda else "gloo", **rendezvous)
     try:
         yield
     finally:
-        traceback.clear_frames(sys.exc_info()[2])  # a failure's frames hold DDP
-        dist.destroy_process_group()
+        failure = sys.exc_info()[2]
+        traceback.clear_frames(failure)  # its frames hold DDP, and DDP holds gloo's threads
+        if not cuda or failure is None:  # NCCL would wait for ranks that wait for this one
+            dist.destroy_process_group()
 
 
 def train_epoch(model, loader, optimizer, scaler, device, amp):
@@ -179,7 +192,7 @@ def load_mnist(root):
     try:
         return MNIST(root, train=True, download=True), MNIST(root, train=False)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        reason = " ".join(str(error).split())[-80:]
+        reason = " ".join(str(error).split())[-80:] or type(error).__name__
         stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py draws a stand-in")
 
 
@@ -211,13 +224,15 @@ class Stopwatch:
 
     def lap(self, phase):
         now = time.perf_counter()
-        if self.stream:  # GPU work is asynchronous: an event, read when the epoch is over
+        if (
+            self.stream is not None
+        ):  # GPU work is asynchronous: an event, read when the epoch is over
             now = self.stream.record_event(torch.cuda.Event(enable_timing=True))
         self.laps.append((phase, now))
 
     def seconds(self):
         """Return {phase: seconds}; the phases leave no gaps, so their sum is the epoch."""
-        if self.stream:
+        if self.stream is not None:
             self.stream.synchronize()
         total = {}
         for (_, before), (phase, now) in zip(self.laps, self.laps[1:]):
@@ -228,36 +243,51 @@ class Stopwatch:
 
 def epoch_line(history, epochs, images):
     """The last epoch in one line; seconds and images/s are rank 0's, evaluation excluded."""
-    loss, (correct, total), phases = history[-1].values()
-    seconds = sum(phases[0].values())
-    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s  loss {loss:7.4f}"
+    last, (correct, total) = history[-1], history[-1]["test"]
+    seconds = sum(last["phases"][0].values())
+    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s  loss {last['loss']:7.4f}"
     return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
 
 
 def finish(args, name, history, images, parts, world_size=1):
-    """Write the record, for compare.py, and the checkpoint; print where a step's time went."""
+    """Write the checkpoint, and the record for compare.py; print where a step's time went."""
     flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
     flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
-    usual = {**vars(base_parser().parse_args([])), "device": args.device, "amp": "off", "hosts": 1}
+    path = args.record / record_name(name, flags, world_size)
+    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
+    run |= {"host": socket.gethostname(), "torch": torch.__version__, "history": history}
+    step = {k: 1000 * s * args.batch_size / images for k, s in history[-1]["phases"][0].items()}
+    split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
+    print(f"milliseconds per step: {split} -> {path.name}")
+    try:
+        save(args.checkpoint, lambda file: torch.save(parts, file))
+    finally:  # the record also if there was no room for the checkpoint
+        save(path, lambda file: Path(file).write_text(json.dumps(run, indent=1)))
+
+
+def record_name(name, flags, world_size):
+    """Every flag that is not the default is part of the name."""
+    usual = {**vars(base_parser().parse_args([])), "amp": "off", "sync_batchnorm": False}
+    usual |= {"device": flags["device"], "hosts": 1}  # these are in every name, or seldom used
     short = {"epochs": "e", "batch_size": "b", "amp": ""}
     changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
-    path = args.record / f"{name}{''.join(changed)}-{world_size}x{args.device}.json"
-    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
-    where = {"host": socket.gethostname(), "torch": torch.__version__}
-    steps, phases = images / args.batch_size, history[-1]["phases"][0]
-    split = ", ".join(f"{phase} {1000 * phases[phase] / steps:.2f}" for phase in phases)
-    print(f"milliseconds per step: {split} -> {path.name}")
-    path.write_text(json.dumps({**run, **where, "history": history}, indent=1))
+    return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"
+
+
+def save(path, write):
+    """Write under a temporary name, then rename: if that fails, the last file is still whole."""
     try:
-        torch.save({name: part.state_dict() for name, part in parts.items()}, args.checkpoint)
-    except (OSError, RuntimeError) as error:  # a full disk
-        if args.checkpoint.is_file():
-            args.checkpoint.unlink()
-        stop(f"cannot write {args.checkpoint}: {str(error).splitlines()[0]}")
+        write(f"{path}.tmp")
+        os.replace(f"{path}.tmp", path)
+    except (OSError, RuntimeError) as error:  # torch.save raises the latter
+        Path(f"{path}.tmp").unlink(missing_ok=True)
+        stop(f"cannot write {path}; is the disk full? {str(error).splitlines()[0]}")
 
 
 def stop(message):
     """Bad input: one line and exit code 2."""
+    if os.getenv("LOCAL_RANK", "0") != "0":
+        time.sleep(5)  # local rank 0 prints the same, and the launcher ends this rank
     print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 
@@ -283,21 +313,22 @@ def base_parser():
 def parse(parser):
     """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    least = dict(epochs=1, batch_size=1, lr=0, threads=1, workers=0, world_size=1, timeout=1)
-    for flag, low in least.items():
-        if not getattr(args, flag, low) >= low:  # nan is refused, too
-            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: at least {low}")
+    limits = dict(epochs=(1, 1e6), batch_size=(1, 1e6), lr=(0, 100), seed=(0, 2**31))
+    limits |= dict(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 1e6))
+    for flag, (low, high) in limits.items():
+        if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
+            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low:.0f} to {high:.0f}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    slow = ("fp16", "bf16") if torch.backends.cpu.get_cpu_capability() == "AVX2" else ("fp16",)
-    if args.device == "cpu" and vars(args).get("amp") in slow and os.getenv("RANK", "0") == "0":
-        print(f"{STAGE}: warning: this CPU emulates {args.amp}, which is slow", file=sys.stderr)
-    for file in (args.record / "*", args.checkpoint, vars(args).get("snapshot") or args.checkpoint):
-        try:
+    for file in filter(None, (args.record / "x", args.checkpoint, vars(args).get("snapshot"))):
+        try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
-            os.utime(file.parent)  # fails where nothing can be written: now, not after the training
+            Path(f"{file}.tmp").touch()
+            Path(f"{file}.tmp").unlink(missing_ok=True)  # another rank may have been here
         except OSError as error:
-            stop(f"cannot write to {file.parent}: {error.strerror}")
+            stop(f"cannot write to {error.filename}: {error.strerror}")
+        if file.is_dir():
+            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

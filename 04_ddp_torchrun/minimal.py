@@ -3,41 +3,40 @@
 Run it: torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 """
 
+import argparse
 import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # 1. before there is a process group, or it would keep the group alive
 import torch.nn as nn
-import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchvision import datasets, transforms
 
 
 def main():
-    # 2. torchrun starts one process (rank) per device, and sets these variables for each.
+    argparse.ArgumentParser(description=__doc__).parse_args()
     if "RANK" not in os.environ:
-        raise SystemExit("start it with torchrun, as the first lines of this file show")
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    torch.manual_seed(0 + rank)  # 3. ranks augment and drop out differently
+        raise SystemExit("start it with torchrun: --help shows how")
+    # 1. torchrun starts one process (rank) per device, and sets these variables for each.
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    cuda, world_size = torch.cuda.is_available(), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    torch.manual_seed(0 + rank)  # 6. ranks augment and drop out differently
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
-    if rank > 0:  # 4. rank 0 downloads, while the others wait here
-        dist.barrier()
     try:
-        train_set = datasets.MNIST(train=True, download=True, **data)
-    except RuntimeError:
-        raise SystemExit(f"no MNIST in {data['root']}, and no network to download it") from None
-    if rank == 0:  # 4. now they find it on the disk
-        dist.barrier()
-    test_set = datasets.MNIST(train=False, **data)
-    sampler = DistributedSampler(train_set)  # 5. each rank trains on its own shard of every batch
+        if local_rank == 0:  # 7. one rank per node downloads, the others wait in the barrier
+            datasets.MNIST(download=True, **data)
+    except Exception as error:  # no network, or a damaged file
+        raise SystemExit(f"no MNIST in {data['root']}: {type(error).__name__}") from None
+    if cuda:
+        torch.cuda.set_device(device)  # 1. one GPU per rank
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 1.
+    dist.barrier()  # 7. now the data is on the disk of every node
+    train_set, test_set = datasets.MNIST(**data), datasets.MNIST(train=False, **data)
+    sampler = DistributedSampler(train_set)  # 2. each rank trains on its own shard of every batch
     loader = DataLoader(train_set, batch_size=240 // world_size, sampler=sampler)
-    shard = Subset(test_set, range(rank, len(test_set), world_size))  # 6. nothing is padded
+    shard = Subset(test_set, range(rank, len(test_set), world_size))  # 8. no image counts twice
     test_loader = DataLoader(shard, batch_size=500)
 
     model = nn.Sequential(
@@ -45,14 +44,14 @@ def main():
         nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(7 * 7 * 32, 10),
     ).to(device)  # fmt: skip
-    ddp_model = DistributedDataParallel(model)  # 7. averages the gradients in every backward
+    ddp_model = DistributedDataParallel(model)  # 3. averages the gradients in every backward
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     for epoch in range(2):
-        sampler.set_epoch(epoch)  # 8. a new order in every epoch
+        sampler.set_epoch(epoch)  # 4. a new order in every epoch
         model.train()
         for x, y in loader:
-            loss = F.cross_entropy(ddp_model(x.to(device)), y.to(device))  # 9. not model(x)
+            loss = nn.functional.cross_entropy(ddp_model(x.to(device)), y.to(device))  # 3.
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -61,13 +60,13 @@ def main():
         with torch.inference_mode():
             for x, y in test_loader:
                 correct += (model(x.to(device)).argmax(1) == y.to(device)).sum()
-        dist.all_reduce(correct)  # 10. the sum over all ranks
-        if rank == 0:  # 11. one rank prints and saves
+        dist.all_reduce(correct)  # 8. the sum over all ranks
+        if rank == 0:  # 5. one rank prints and saves
             print(f"epoch {epoch}: {correct:.0f} of {len(test_set)} test images correct")
-    if rank == 0:  # 11.
+    if rank == 0:  # 5.
         torch.save(model.state_dict(), "minimal.pt")
 
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # 12. when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # 9. when DDP has gone with the function that holds it

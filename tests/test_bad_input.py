@@ -7,26 +7,35 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import STAGES
+from conftest import LINUX, STAGES, record_of
 
 NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
 
 # What checks these stands below the ruled line, where every stage is stage 1.
 FLAGS = [
-    ("--batch-size 0", "--batch-size 0: at least 1"),
-    ("--epochs -3", "--epochs -3: at least 1"),
-    ("--lr -0.1", "--lr -0.1: at least 0"),
-    ("--lr nan", "--lr nan: at least 0"),
-    ("--workers -1", "--workers -1: at least 0"),
-    ("--threads 0", "--threads 0: at least 1"),
+    ("--batch-size 0", "--batch-size 0: from 1 to"),
+    ("--epochs -3", "--epochs -3: from 1 to"),
+    ("--lr -0.1", "--lr -0.1: from 0 to 100"),
+    ("--lr nan", "--lr nan: from 0 to 100"),
+    ("--workers -1", "--workers -1: from 0 to 512"),
+    ("--threads 0", "--threads 0: from 1 to 512"),
+    ("--threads 99999", "--threads 99999: from 1 to 512"),
+    ("--workers 1000000", "--workers 1000000: from 0 to 512"),
+    ("--lr inf", "--lr inf: from 0 to 100"),
+    (f"--seed {'9' * 23}", "from 0 to 2147483648"),
+    (f"--batch-size {'9' * 30}", "from 1 to 1000000"),
+    ("--checkpoint .", "cannot write to .: it is a folder"),
+    (f"--checkpoint {'x' * 300}", "File name too long"),
     ("--record /dev/null/here", "cannot write to /dev/null/here"),
     ("--record text", "cannot write to text: File exists"),
     ("--checkpoint /dev/null/here/model.pt", "cannot write to /dev/null/here"),
 ]
 FLAGS_OF_STAGE = [
-    ("03_ddp_spawn", "--timeout 0", "--timeout 0.0: at least 1"),
-    ("03_ddp_spawn", "--timeout nan", "--timeout nan: at least 1"),
-    ("03_ddp_spawn", "--world-size 0", "--world-size 0: at least 1"),
+    ("03_ddp_spawn", "--timeout 0", "--timeout 0.0: from 1 to"),
+    ("03_ddp_spawn", "--timeout nan", "--timeout nan: from 1 to"),
+    ("03_ddp_spawn", "--world-size -1", "--world-size -1: from 0 to 512"),
+    ("03_ddp_spawn", "--timeout inf", "--timeout inf: from 1 to"),
+    ("03_ddp_spawn", "--sync-batchnorm", "SyncBatchNorm needs GPUs"),
     ("03_ddp_spawn", "--world-size 7", "not divisible by 7 ranks"),
     ("04_ddp_torchrun", "--batch-size 25", "--batch-size 25 is not divisible by 2 ranks"),
     ("05_multinode", "--batch-size 1", "--batch-size 1 is not divisible by 2 ranks"),
@@ -42,7 +51,8 @@ def refused(reader, called, monkeypatch):
     def call(stage, flags):
         for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"):
             monkeypatch.setenv(name, "0")
-        monkeypatch.setenv("WORLD_SIZE", "2")
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+            monkeypatch.setenv(name, "2")
         monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
         result = called(f"{stage}/train.py", flags)
         assert result.code == 2, result
@@ -85,14 +95,15 @@ def test_more_ranks_than_gpus(refused, stage, monkeypatch):
     assert "GPU" in refused(stage, flags)
 
 
-def test_one_rank_per_gpu_by_default(called, monkeypatch):
+def test_the_number_of_ranks_follows_the_device(called, monkeypatch):
     started = []
     stage3 = importlib.import_module("03_ddp_spawn.train")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(stage3.mp, "spawn", lambda worker, args, nprocs: started.append(nprocs))
     assert called("03_ddp_spawn/train.py").code == 0
-    assert started == [4]
+    assert called("03_ddp_spawn/train.py", "--device cpu").code == 0
+    assert started == [4, 2], "on a CPU two, whatever the number of GPUs"
 
 
 @pytest.mark.parametrize("damage", ["text", "truncated"])
@@ -136,10 +147,37 @@ def test_under_torchrun_the_line_stands_above_the_report(reader, stage):
     assert not list(reader.folder.rglob("*.json"))
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_under_the_checkpoint_is_one_line_and_the_record_is_kept(reader, called):
-    (reader.folder / "model.pt").symlink_to("/dev/full")
-    result = called("01_baseline/train.py", "-e 1 -b 240 --device cpu --checkpoint model.pt")
+def test_one_rank_per_node_prints_what_all_refuse(reader):
+    result = reader.stage("04_ddp_torchrun", "-b 25")
+    assert result.err.count("04_ddp_torchrun: error: --batch-size 25 is not divisible") == 1, result
+
+
+# ---------------------------------------------------------------- no room to write
+
+
+@LINUX
+@pytest.mark.parametrize("stage", ["01_baseline", "03_ddp_spawn"])
+def test_a_checkpoint_that_does_not_fit_leaves_the_last_one_and_the_record(reader, stage):
+    folder = reader.folder / "checkpoints"
+    folder.mkdir()
+    (folder / f"{stage}.pt").write_text("of the run before")
+    # No file may have more than 40 KiB: the checkpoint has 118, the record 2.
+    result = reader.run(f"bash -c 'ulimit -f 40; python {stage}/train.py -e 1 --device cpu'")
+    assert result.code == (2 if stage == "01_baseline" else 1), result
+    assert result.err.count(f"{stage}: error: cannot write checkpoints/{stage}.pt; is") == 1, result
+    assert "Traceback" not in result.err or stage != "01_baseline", result
+    assert [path.name for path in folder.iterdir()] == [f"{stage}.pt"], "no temporary file"
+    assert (folder / f"{stage}.pt").read_text() == "of the run before"
+    assert record_of(reader.folder / "timings")
+
+
+def test_a_record_that_does_not_fit_costs_no_checkpoint(reader, called, monkeypatch):
+    def no_room(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", no_room)
+    result = called("01_baseline/train.py", "-e 1 --device cpu")
     assert result.code == 2 and result.err.count("\n") == 1, result
-    assert "01_baseline: error: cannot write model.pt: " in result.err
-    assert len(list((reader.folder / "timings").glob("*.json"))) == 1
+    assert "error: cannot write timings/01_baseline-e1-1xcpu.json; is the disk full?" in result.err
+    assert torch.load(reader.folder / "checkpoints/01_baseline.pt", weights_only=True)["model"]
+    assert not list((reader.folder / "timings").iterdir())

@@ -11,7 +11,7 @@ from torchvision import datasets
 
 PLAIN, PARALLEL = "01_baseline/minimal.py", "04_ddp_torchrun/minimal.py"
 COUNT = re.compile(r"epoch (\d): (\d+) of (\d+) test images correct")
-ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+ONE_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 # DistributedSampler and DataLoader(shuffle=True) shuffle with other random numbers. To compare the
 # weights, the plain script gets the order of the other one: a sitecustomize.py runs first thing.
 SAME_ORDER = """
@@ -73,16 +73,14 @@ def test_the_difference_has_a_number_for_every_change():
         assert any(re.search(r"# \d+\.", line) for line in lines), lines
     numbers = [int(n) for line in parallel for n in re.findall(r"# (\d+)\.", line)]
     assert sorted(set(numbers)) == list(range(1, max(numbers) + 1)), "none is missing"
-    first_use = list(dict.fromkeys(numbers))
-    assert first_use == sorted(first_use), "in the order in which they are read"
     assert not re.search(r"# \d+\.", "\n".join(plain))
     shared = sum(block.size for block in matcher.get_matching_blocks())
-    assert shared > 0.8 * len(body[0]), "most of the plain script stays as it is"
+    assert shared > 0.75 * len(body[0]), "most of the plain script stays as it is"
 
 
 def test_they_are_short():
-    assert len((ROOT / PLAIN).read_text().splitlines()) <= 55
-    assert len((ROOT / PARALLEL).read_text().splitlines()) <= 75
+    assert len((ROOT / PLAIN).read_text().splitlines()) <= 50
+    assert len((ROOT / PARALLEL).read_text().splitlines()) <= 72
 
 
 @pytest.mark.parametrize("script", [PLAIN, PARALLEL])
@@ -92,9 +90,14 @@ def test_without_mnist_and_network_it_says_so_in_a_line(reader, called, monkeypa
     for name, value in {**ONE_RANK, "MASTER_PORT": str(free_port())}.items():
         monkeypatch.setenv(name, value)
     result = called(script)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    assert result.code == 1 and result.err.splitlines()[-1].startswith("no MNIST in nowhere")
+    assert result.code == 1 and result.err == "no MNIST in nowhere: RuntimeError\n", result
+    assert not dist.is_initialized(), "no rank had joined the others"
+
+
+@pytest.mark.parametrize("script", [PLAIN, PARALLEL])
+def test_help(called, script):
+    result = called(script, "--help")
+    assert result.code == 0 and "minimal.py" in result.out, result
 
 
 def test_without_torchrun_it_says_so_in_a_line(called):

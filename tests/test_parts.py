@@ -1,5 +1,6 @@
 """The parts of the stages, called as functions."""
 
+import contextlib
 import importlib
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn as nn
 from conftest import LINUX, ROOT
 
 from benchmarks.common import on_ranks
@@ -82,20 +84,40 @@ def test_the_line_of_an_epoch():
     assert line.split() == "epoch 2/2 8.00 s 7,500 images/s loss 0.5000 accuracy 99.00%".split()
 
 
-def test_the_group_is_left_also_when_training_raises():
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def alone(tmp_path):
+    """What the only rank of a group passes to process_group."""
+    return {"init_method": f"file://{tmp_path}/rank", "rank": 0, "world_size": 1}
+
+
+def test_a_gloo_group_is_left_also_when_training_raises(tmp_path):
     with pytest.raises(RuntimeError, match="in training"):
-        with stage3.process_group(CPU, 10, store=store, rank=0, world_size=1):
+        with stage3.process_group(CPU, 10, **alone(tmp_path)):
             assert dist.is_initialized()
             raise RuntimeError("in training")
     assert not dist.is_initialized()
 
 
+@pytest.mark.parametrize("raises", [True, False])
+def test_an_nccl_group_is_left_only_if_nothing_was_raised(monkeypatch, raises):
+    """destroy_process_group would wait for ranks that wait for this one, and hide the traceback."""
+    calls = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(str(device)))
+    monkeypatch.setattr(dist, "init_process_group", lambda *a, **k: calls.append((*a, k)))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: calls.append("left"))
+    with pytest.raises(RuntimeError) if raises else contextlib.nullcontext():
+        with stage3.process_group(torch.device("cuda", 1), 10):
+            if raises:
+                raise RuntimeError
+    assert calls[0] == "cuda:1" and calls[1][0] == "nccl"
+    assert calls[1][1]["device_id"] == torch.device("cuda", 1), "with its index"
+    assert ("left" in calls) != raises
+
+
 THREADS_AFTER_THE_GROUP = """
-import importlib, os, sys
+import importlib, os, sys, tempfile
 import torch, torch.distributed as dist
 stage = importlib.import_module("03_ddp_spawn.train")
-store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+here = {"init_method": f"file://{tempfile.mkdtemp()}/rank", "rank": 0, "world_size": 1}
 
 def gloo_threads():
     comms = [open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")]
@@ -112,7 +134,7 @@ def train():
     return model if "keep" in sys.argv else None
 
 try:
-    with stage.process_group(torch.device("cpu"), 10, store=store, rank=0, world_size=1):
+    with stage.process_group(torch.device("cpu"), 10, **here):
         kept = train()
 except ValueError as error:
     kept = error
@@ -132,18 +154,18 @@ def test_leaving_the_group_ends_its_threads():
 
 def weights(data, folder):
     """On a rank: train stage 3 with DDP, then without -> the parameters of both."""
+    values = {"epochs": 1, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": "off", "data": data}
+    values |= {"device": "cpu", "threads": 1, "workers": 0, "sync_batchnorm": False}
+    values |= {"record": folder, "checkpoint": folder / "model.pt"}
     found = []
-    for ddp in (True, False):
+    for wrapper in (stage3.DistributedDataParallel, nn.Sequential):
         models = []
-
-        def wrap(model, ddp=ddp, models=models, **options):
-            models.append(model)
-            return stage3.DistributedDataParallel(model, **options) if ddp else model
-
-        values = {"epochs": 1, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": "off", "data": data}
-        values |= {"device": "cpu", "threads": 1, "workers": 0, "record": folder}
-        stage3.train(SimpleNamespace(**values, checkpoint=folder / "model.pt"), CPU, wrap)
+        stage3.DistributedDataParallel = lambda model, w=wrapper, m=models: (
+            m.append(w(model)) or m[0]
+        )
+        stage3.train(SimpleNamespace(**values), CPU)
         found.append(torch.cat([p.detach().flatten() for p in models[0].parameters()]))
+        models.clear()
     return found
 
 
