@@ -67,7 +67,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
     settings = plan(args.factors)
     jobs = [(args, setting, seed) for setting in settings for seed in range(args.seeds)]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(common.cores(), mp_context=context) as pool:
+    options = {"mp_context": context, "initializer": common.end_with_parent}
+    with ProcessPoolExecutor(common.cores(), **options) as pool:
         accuracies = list(pool.map(train_once, *zip(*jobs)))
     for number, setting in enumerate(settings):
         setting["accuracy"] = accuracies[number * args.seeds : (number + 1) * args.seeds]

@@ -88,6 +88,12 @@ def kill_family(process: psutil.Process) -> None:
                 member.kill()
 
 
+def end_everything(*_) -> None:
+    """A handler of SIGTERM."""
+    kill_family(psutil.Process())
+    sys.exit(143)
+
+
 def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
     """Call every way once in each round -> {name: what it returned in each round}.
 
@@ -220,10 +226,10 @@ def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace
     """Read the flags; least: the smallest value of each number. Exits with 2 if one is smaller.
 
     The folder --results is made, and tried, now: not after the measurement. From now on SIGTERM
-    ends the program as Ctrl-C does: what it has started, too.
+    also ends what the program has started.
     """
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, end_everything)
     for name, low in least.items():
         value = getattr(args, name)
         if value is not None and not value >= low:  # nan is refused, too

@@ -58,9 +58,10 @@ def main() -> None:
 
 def under_one_gil(rounds: int) -> list[dict[str, float]]:
     """-> for each size: microseconds of a layer alone, and how many times that work two can do"""
-    spawn = multiprocessing.get_context("spawn")
+    options = {"mp_context": multiprocessing.get_context("spawn")}
+    options["initializer"] = common.end_with_parent
     rows = []
-    with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(2, mp_context=spawn) as processes:
+    with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(2, **options) as processes:
         for size in SIZES:
             calls = max(20, int(SECONDS / forward(size, 20) * 20))
             alone = min(forward(size, calls) for _ in range(rounds))
