@@ -111,7 +111,9 @@ class Operations(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, T)]
         if name in INDEXES:  # a GPU's tensor takes indices from the CPU, not the other way round
             tensors = [t for t in tensors if t is args[0] or home(t) is not None]
-        homes = {home(t) for t in tensors if t.dim() or home(t) is not None} - {ANY}
+        # The CPU's scalars may be read by a GPU's operation, not changed by it.
+        changed = args[0] if func._schema.is_mutable and args else None
+        homes = {home(t) for t in tensors if t.dim() or home(t) is not None or t is changed} - {ANY}
         if len(homes) > 1 and name not in MIXES and func.namespace != "c10d":
             found = ", ".join(sorted("cpu" if i is None else f"cuda:{i}" for i in homes))
             raise RuntimeError(f"{name}: Expected all tensors to be on the same device: {found}")

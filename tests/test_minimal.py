@@ -94,6 +94,25 @@ def test_without_mnist_and_network_it_says_so_in_a_line(reader, called, monkeypa
     assert not dist.is_initialized(), "no rank had joined the others"
 
 
+def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch):
+    """Without one NCCL's barrier guesses the device, and warns."""
+    seen = {}
+
+    def join(backend, **options):
+        seen.update(options, backend=backend)
+        raise InterruptedError("seen enough")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: seen.update(own=device))
+    monkeypatch.setattr(dist, "init_process_group", join)
+    for name, value in {**ONE_RANK, "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InterruptedError):
+        called(PARALLEL)
+    own = torch.device("cuda", 1)
+    assert seen == {"backend": "nccl", "own": own, "device_id": own}
+
+
 @pytest.mark.parametrize("script", [PLAIN, PARALLEL])
 def test_help(called, script):
     result = called(script, "--help")
