@@ -21,11 +21,11 @@ def functions(source):
     return {node.name: ast.get_source_segment(source, node) for node in nodes}
 
 
-@pytest.mark.parametrize(("stage", "most"), list(zip(STAGES, [254, 260, 336, 331, 367])))
+@pytest.mark.parametrize(("stage", "most"), list(zip(STAGES, [258, 264, 340, 335, 371])))
 def test_the_size_of_a_stage(stage, most):
     upper, lower = split(ROOT / stage / "train.py")
     assert upper.count("\n") + lower.count("\n") <= most
-    assert lower.strip().count("\n") <= 173
+    assert lower.strip().count("\n") <= 176
 
 
 def test_no_function_is_longer_than_a_screen():
