@@ -69,6 +69,8 @@ def main():
 
 
 def worker(rank, meeting_point, world_size, args):
+    if not mp.parent_process().is_alive():
+        sys.exit(1)  # it was killed while this rank still imported; from now on ranks learn of it
     device = torch.device("cuda", rank) if args.device == "cuda" else torch.device("cpu")
     here = {"init_method": meeting_point, "rank": rank, "world_size": world_size}
     with process_group(device, args.timeout, **here):

@@ -46,8 +46,7 @@ def test_the_graphs_are_cut_where_ddpoptimizer_expects_the_buckets(reader):
 @pytest.fixture
 def one_rank():
     torch._dynamo.reset()
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     torch._dynamo.reset()
     dist.destroy_process_group()

@@ -8,7 +8,6 @@ from copy import deepcopy
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group, or it would keep the group alive
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -93,10 +92,11 @@ def main():
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     if 80 % int(os.environ["WORLD_SIZE"]):
         raise SystemExit("the number of ranks has to divide the 80 rows of a weight")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     torch.manual_seed(0)
     layers = [layer for _ in range(16) for layer in (nn.Linear(80, 80, bias=False), nn.Tanh())]
     start = nn.Sequential(*layers).to(device)
