@@ -12,7 +12,6 @@ import copy
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
@@ -127,7 +126,8 @@ def train(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
 def train_on_ranks(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
     """The same with every other image on each of two ranks."""
     mine = slice(dist.get_rank(), None, 2)
-    ddp_model = DistributedDataParallel(model, broadcast_buffers=False)
+    ddp_model = DistributedDataParallel(model)
+    ddp_model.broadcast_buffers = False  # each rank keeps its own, to be compared
     train(ddp_model, [(x[mine], y[mine]) for x, y in batches])
     return model
 

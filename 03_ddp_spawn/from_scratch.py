@@ -275,12 +275,14 @@ def wide_net() -> nn.Module:
 def on_two_ranks(prove: Callable[[], None]) -> None:
     """Call a function of this script, or of another one of this stage, on two ranks."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run_rank, (f"file://{folder}/ranks", prove), nprocs=2)
+        mp.spawn(run_rank, (f"file://{folder}/ranks", prove), nprocs=2, daemon=True)
 
 
 def run_rank(rank: int, meeting_point: str, prove: Callable[[], None]) -> None:
     import train
 
+    if not mp.parent_process().is_alive():
+        sys.exit(1)  # it was killed while this rank still imported; from now on ranks learn of it
     torch.set_num_threads(1)
     here = {"init_method": meeting_point, "rank": rank, "world_size": 2}
     with train.process_group(torch.device("cpu"), 60, **here):

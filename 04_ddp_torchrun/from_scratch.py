@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,10 @@ def launch(script: list[str], ranks: int, max_restarts: int = 0) -> int:
     for restarts in range(max_restarts + 1):
         # The ranks meet in this store; on port 0, so that the system picks one that is free. A new
         # one for each attempt: the last one's addresses in it would lead to ranks that are gone.
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        listener = socket.create_server(("127.0.0.1", 0)).detach()  # not open to other machines
+        store = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, master_listen_fd=listener
+        )
         common = environment(ranks, store.port, run_id, restarts, max_restarts)
         failed = run_once(script, [common | of_rank(rank) for rank in range(ranks)])
         if failed is None:

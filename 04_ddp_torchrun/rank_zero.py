@@ -3,8 +3,8 @@
 - TensorBoard's events and a log file: rank 0 writes them, no other rank needs them
 - early stopping: only rank 0 has the accuracy, so it decides, and broadcasts its decision as a
   Python object (broadcast_object_list): all ranks leave the loop after the same epoch
-- --alone: rank 0 leaves the loop without a broadcast; the other ranks train on, and every rank
-  waits in a collective that the others do not call, until --timeout
+- --alone: rank 0 leaves the loop without a broadcast; the other ranks train on, and on CPUs every
+  rank waits in a collective that the others do not call, until --timeout
 
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/rank_zero.py --tensorboard runs
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/rank_zero.py --alone
@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -32,7 +31,8 @@ def run(args, device):
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, args.batch_size // world_size, sampler=sampler, collate_fn=tuple)
     model = train.ConvNet().to(device)
-    ddp_model = DistributedDataParallel(model, broadcast_buffers=False)
+    ddp_model = DistributedDataParallel(model)
+    ddp_model.broadcast_buffers = False  # not in every forward: once an epoch, below
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     scaler = torch.amp.GradScaler(device.type, enabled=False)
     writer = open_writer(args.tensorboard) if rank == 0 and args.tensorboard else None
@@ -102,9 +102,7 @@ def main():
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     with train.process_group(device, args.timeout):
-        if dist.get_rank() == 0:
-            train.load_mnist(args.data)
-        dist.barrier()
+        train.download(args.data, int(os.environ["LOCAL_RANK"]))
         run(args, device)
 
 

@@ -13,6 +13,7 @@ vector on two ranks, nearly twice as much on many.
 import argparse
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -227,14 +228,15 @@ def times(ways: dict[str, Callable], length: int, repeats: int) -> dict[str, flo
     return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
-def run_rank(rank: int, port: int) -> None:
+def run_rank(rank: int, folder: str) -> None:
     """One of four processes, which form groups of one to four ranks, one group after the other."""
     import train
 
+    if not mp.parent_process().is_alive():
+        sys.exit(1)  # it was killed while this rank still imported; from now on ranks learn of it
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
     for world_size in range(rank + 1, 5):
-        group = {"store": dist.PrefixStore(f"{world_size} ranks", store), "rank": rank}
+        group = {"init_method": f"file://{folder}/{world_size} ranks", "rank": rank}
         with train.process_group(torch.device("cpu"), 60, **group, world_size=world_size):
             prove(world_size)
             if world_size in (2, 4):
@@ -259,8 +261,8 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     show_ring()
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    mp.spawn(run_rank, args=(store.port,), nprocs=4)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(run_rank, (folder,), nprocs=4, daemon=True)  # they end with their parent
 
 
 if __name__ == "__main__":

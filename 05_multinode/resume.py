@@ -25,7 +25,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
@@ -65,7 +64,8 @@ def run(args, device, train_set, model, kill=None, without=None):
         sampler=sampler,
         generator=torch.Generator(),  # or every new iterator takes one of the rank's random numbers
     )
-    ddp_model = DistributedDataParallel(model, broadcast_buffers=False)
+    ddp_model = DistributedDataParallel(model)
+    ddp_model.broadcast_buffers = False  # not in every forward: once, before evaluating
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
     schedule = OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(loader))
     optimizer.register_step_post_hook(lambda *_: schedule.step())  # not if the scaler skips a step
@@ -226,13 +226,15 @@ def previous(path):
 # ---------------------------------------------------------------- the demonstration
 
 
-def demonstrate(rank, world_size, port, folder):
+def demonstrate(rank, world_size, folder):
     """On each of several ranks: resume a run of 10 steps in every way; rank 0 prints the table."""
     import train
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: only the parent process reports it
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    with train.process_group(CPU, 60, store=store, rank=rank, world_size=world_size):
+    if not mp.parent_process().is_alive():
+        sys.exit(1)  # it was killed while this rank still imported; from now on ranks learn of it
+    here = {"init_method": f"file://{folder}/ranks", "rank": rank, "world_size": world_size}
+    with train.process_group(CPU, 60, **here):
         undisturbed = train_small_net(Path(folder, "undisturbed"))
         kills = itertools.product(range(1, 11), ("before", "after"))
         killed = [train_small_net(Path(folder, "-".join(map(str, kill))), kill) for kill in kills]
@@ -350,16 +352,12 @@ def main():
         on_gpu = args.device == "cuda"
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else CPU
         with train.process_group(device, args.timeout):
-            if os.environ["LOCAL_RANK"] == "0":
-                train.load_mnist(args.data)  # found, or downloaded, once per node
-            dist.barrier()
+            train.download(args.data, int(os.environ["LOCAL_RANK"]))
             train_mnist(args, device)
         return
     for world_size in (2, 3):
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         with tempfile.TemporaryDirectory() as folder:
-            arguments = (world_size, store.port, folder)
-            mp.spawn(demonstrate, arguments, nprocs=world_size, daemon=True)  # ends with its parent
+            mp.spawn(demonstrate, (world_size, folder), world_size, daemon=True)  # end with us
 
 
 if __name__ == "__main__":

@@ -8,19 +8,23 @@ import argparse
 import importlib
 import json
 import os
-import pickle
+import signal
 import statistics
+import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
 from tabulate import tabulate
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
@@ -45,23 +49,43 @@ HELP = {
 def on_ranks(world_size: int, function: Callable, *arguments) -> list:
     """Call function(*arguments) in as many new processes, joined by gloo -> what each rank returns.
 
-    function: at the top level of a file, since a spawned process imports it by its name. If it
-    raises on a rank, this raises torch.multiprocessing.ProcessRaisedException.
+    function: at the top level of a file, since a spawned process imports it by its name. It returns
+    tensors and plain Python types. If it raises on a rank, this raises
+    torch.multiprocessing.ProcessRaisedException.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    try:
-        mp.spawn(run_rank, args=(world_size, store.port, function, arguments), nprocs=world_size)
-    finally:  # an interrupt may reach this process alone
-        for process in mp.active_children():
-            process.terminate()
-    return [pickle.loads(store.get(f"result of {rank}")) for rank in range(world_size)]
+    with tempfile.TemporaryDirectory() as folder:  # ranks meet, and leave results, in this one
+        try:
+            mp.spawn(run_rank, (world_size, folder, function, arguments), nprocs=world_size)
+        finally:  # an interrupt may reach this process alone
+            for process in mp.active_children():
+                process.terminate()
+        return [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(world_size)]
 
 
-def run_rank(rank: int, world_size: int, port: int, function: Callable, arguments: tuple) -> None:
+def run_rank(rank: int, world_size: int, folder: str, function: Callable, arguments: tuple) -> None:
+    end_with_parent()
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    with stage3.process_group(CPU, 60, store=store, rank=rank, world_size=world_size):
-        store.set(f"result of {rank}", pickle.dumps(function(*arguments)))
+    here = {"init_method": f"file://{folder}/ranks", "rank": rank, "world_size": world_size}
+    with stage3.process_group(CPU, 60, **here):
+        torch.save(function(*arguments), f"{folder}/{rank}.pt")
+
+
+def end_with_parent() -> None:
+    """In a process of multiprocessing: end when its parent does, whatever has ended that."""
+
+    def watch():
+        mp.parent_process().join()
+        os._exit(1)  # also while this process waits for other ranks
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def kill_family(process: psutil.Process) -> None:
+    """Kill what a process has started, and what that has started; not the process itself."""
+    with suppress(psutil.NoSuchProcess):
+        for member in process.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
 
 
 def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
@@ -78,6 +102,13 @@ def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
 
 
 # ---------------------------------------------------------------- models and optimizers
+
+
+def ddp(model: nn.Module, **options) -> DistributedDataParallel:
+    """-> DDP as in the stages: it does not broadcast buffers in every forward."""
+    ddp_model = DistributedDataParallel(model, **options)
+    ddp_model.broadcast_buffers = False
+    return ddp_model
 
 
 def wide_net() -> nn.Module:
@@ -188,9 +219,11 @@ def flags(docstring: str, **numbers: float) -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace:
     """Read the flags; least: the smallest value of each number. Exits with 2 if one is smaller.
 
-    The folder --results is made, and tried, now: not after the measurement.
+    The folder --results is made, and tried, now: not after the measurement. From now on SIGTERM
+    ends the program as Ctrl-C does: what it has started, too.
     """
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name, low in least.items():
         value = getattr(args, name)
         if value is not None and not value >= low:  # nan is refused, too

@@ -21,8 +21,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
+import psutil
 import torch.multiprocessing as mp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -47,8 +46,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         draw_data_set(Path(folder, "MNIST", "raw"), 1200, 303)
         with ThreadPoolExecutor(args.at_once) as pool:
-            codes = Counter(pool.map(lambda n: run(n, Path(folder)), range(args.runs)))
-            ends = Counter(pool.map(lambda _: trial(Path(folder)), range(args.trials)))
+            try:
+                codes = Counter(pool.map(lambda n: run(n, Path(folder)), range(args.runs)))
+                ends = Counter(pool.map(lambda _: trial(Path(folder)), range(args.trials)))
+            except BaseException:  # Ctrl-C or SIGTERM: the pool would wait for what runs
+                common.kill_family(psutil.Process())
+                raise
     print(f"{codes[0]} of {args.runs} runs ended with exit code 0 ({args.at_once} at a time)")
     print(f"{ends['hung']} of {args.trials} ranks that raised hung; all ends: {dict(ends)}")
     if args.results:
@@ -76,35 +79,35 @@ def run(number, folder):
 
 def trial(folder):
     """Two ranks of stage 3. Rank 0 freezes, rank 1 waits for it, and raises -> how rank 1 ends."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks = mp.spawn(rank_of_trial, (store.port, folder), nprocs=2, join=False).processes
-    while not store.check(["frozen"]) and ranks[1].is_alive():
-        time.sleep(0.05)
-    ranks[1].join(PATIENCE)
-    end = "hung" if ranks[1].is_alive() else "raised" if ranks[1].exitcode == 1 else "other"
-    for process in ranks:
-        process.kill()
-        process.join()
+    with tempfile.TemporaryDirectory() as meeting:
+        ranks = mp.spawn(rank_of_trial, (Path(meeting), folder), nprocs=2, join=False).processes
+        while not Path(meeting, "frozen").exists() and ranks[1].is_alive():
+            time.sleep(0.05)
+        ranks[1].join(PATIENCE)
+        end = "hung" if ranks[1].is_alive() else "raised" if ranks[1].exitcode == 1 else "other"
+        for process in ranks:
+            process.kill()
+            process.join()
     return end
 
 
-def rank_of_trial(rank, port, folder):
+def rank_of_trial(rank, meeting, folder):
     """A rank of stage 3; rank 0 freezes before the optimizer's tenth step."""
+    common.end_with_parent()
     stage3 = importlib.import_module("03_ddp_spawn.train")
     sys.stdout = sys.stderr = open(os.devnull, "w")
     sys.argv[1:] = shlex.split(f"{FLAGS} --data {folder} --record {folder} --checkpoint {folder}/t")
     args = stage3.parse(stage3.base_parser())
-    args.amp, args.timeout, args.world_size = "off", 3, 2
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    args.amp, args.timeout, args.sync_batchnorm = "off", 3, False
     steps = iter(range(1, 10**6))
 
     def before_step(*_):
         if next(steps) == STEP and rank == 0:
-            store.set("frozen", "now")
+            Path(meeting, "frozen").touch()
             os.kill(os.getpid(), signal.SIGSTOP)
 
     register_optimizer_step_pre_hook(before_step)
-    stage3.worker(rank, port, args, torch.nn.parallel.DistributedDataParallel, "trial")
+    stage3.worker(rank, f"file://{meeting}/ranks", 2, args)
 
 
 if __name__ == "__main__":

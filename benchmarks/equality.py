@@ -14,7 +14,6 @@ import importlib
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
 
@@ -83,11 +82,8 @@ def train_on_threads(dtype: torch.dtype, norm: str, devices: int) -> list[torch.
 
 def train_in_all_ways() -> dict[str, dict]:
     """On one of several ranks: the epochs of stages 3 to 5, and of DDP from scratch."""
-
-    def ddp(model):
-        return DistributedDataParallel(model, broadcast_buffers=False)
-
-    ways = {"stage 3": (stage3, ddp), "stage 4": (stage4, ddp), "stage 5": (stage5, ddp)}
+    stages = {"stage 3": stage3, "stage 4": stage4, "stage 5": stage5}
+    ways = {name: (stage, common.ddp) for name, stage in stages.items()}
     ways |= {"stage 3, naive from scratch": (stage3, from_scratch.NaiveDDP)}
     ways |= {"stage 3, buckets from scratch": (stage3, from_scratch.BucketedDDP)}
     found = {}

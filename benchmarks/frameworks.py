@@ -122,13 +122,9 @@ def train_epoch(model, loader, optimizer, schedule, backward):
     dist.all_reduce(total_loss)
 
 
-def ddp(model):
-    return DistributedDataParallel(model, broadcast_buffers=False)
-
-
 WAYS = {  # name -> function of a task that returns the bare model, and what trains it for an epoch
     BOUND: partial(ours, wrap=lambda model: model),
-    OURS: partial(ours, wrap=ddp),
+    OURS: partial(ours, wrap=common.ddp),
     "ours, DDP as it comes": partial(ours, wrap=DistributedDataParallel),
     "Accelerate": with_accelerate,
     "Accelerate, no buffers": lambda task: with_accelerate(
@@ -136,7 +132,7 @@ WAYS = {  # name -> function of a task that returns the bare model, and what tra
     ),
     "Fabric": partial(with_fabric, strategy="ddp"),
     "Fabric, no buffers": lambda task: with_fabric(task, DDPStrategy(broadcast_buffers=False)),
-    "ours again": partial(ours, wrap=ddp),
+    "ours again": partial(ours, wrap=common.ddp),
 }
 
 

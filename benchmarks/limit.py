@@ -30,12 +30,12 @@ BOUND = "no communication (upper bound)"
 VERSIONS = {  # name -> how the model is wrapped; "and": beside broadcast_buffers=False
     BOUND: lambda model: model,
     "DDP, as it comes": DistributedDataParallel,
-    "broadcast_buffers=False": lambda model: ddp(model),
-    "and gradient_as_bucket_view": lambda model: ddp(model, gradient_as_bucket_view=True),
-    "and static_graph": lambda model: ddp(model, static_graph=True),
-    "and CPU affinity (pinning)": lambda model: ddp(model),
-    "and busy waiting": lambda model: wait_busily(ddp(model)),
-    "and both": lambda model: wait_busily(ddp(model)),
+    "broadcast_buffers=False": common.ddp,
+    "and gradient_as_bucket_view": lambda model: common.ddp(model, gradient_as_bucket_view=True),
+    "and static_graph": lambda model: common.ddp(model, static_graph=True),
+    "and CPU affinity (pinning)": common.ddp,
+    "and busy waiting": lambda model: wait_busily(common.ddp(model)),
+    "and both": lambda model: wait_busily(common.ddp(model)),
     "buckets from scratch": from_scratch.BucketedDDP,
     "naive from scratch": from_scratch.NaiveDDP,
 }
@@ -98,10 +98,6 @@ def train(model, optimizer, loader, cores) -> Laps:
     dist.barrier()
     _, watch = stage3.train_epoch(model, loader, optimizer, scaler, common.CPU, "off")
     return watch.laps
-
-
-def ddp(model, **options):
-    return DistributedDataParallel(model, broadcast_buffers=False, **options)
 
 
 def wait_busily(ddp_model):

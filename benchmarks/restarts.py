@@ -10,12 +10,10 @@ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 each attempt has a store of its own. The ca
 """
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -40,7 +38,6 @@ def main() -> None:
     parser = common.flags(__doc__, tries=20)
     parser.add_argument("--bound", type=float, default=90, help="seconds of a try that hangs (90)")
     args = common.parse(parser, tries=1, bound=1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the launchers are ended then, too
     about = f"--max-restarts 1, 2 ranks, gloo, {common.about()}"
     cases = {name: [] for name in CASES}
     for number in range(args.tries):
@@ -57,6 +54,7 @@ def one_try(nodes: int, value: str, bound: float) -> dict:
 
     Whatever has not ended after so many seconds (bound) is killed.
     """
+    from benchmarks import common
     from compare import free_port
 
     command = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1"]
@@ -77,18 +75,10 @@ def one_try(nodes: int, value: str, bound: float) -> dict:
             end = "hung"
         finally:
             for launcher in launchers:
-                kill_family(launcher)
+                common.kill_family(psutil.Process(launcher.pid))
+                launcher.kill()
+                launcher.wait()
         return {"end": end, "attempts": len(list(Path(folder).glob("began-*")))}
-
-
-def kill_family(launcher: subprocess.Popen) -> None:
-    """End a launcher and the ranks that it has started, if there are any left."""
-    with suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(launcher.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-    launcher.kill()
-    launcher.wait()
 
 
 def rank(folder: Path) -> None:

@@ -12,6 +12,7 @@ import argparse
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -60,9 +61,15 @@ def run(command: str, data: Path) -> tuple[int, str]:
     if command.startswith("python -m benchmarks."):
         command += " --results benchmarks/results"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python and torchrun
-    words, env = ["bash", "-ec", command], os.environ | {"PATH": path}
-    result = subprocess.run(words, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
-    return result.returncode, result.stdout
+    words, options = ["bash", "-ec", command], {"cwd": ROOT, "env": os.environ | {"PATH": path}}
+    options |= {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(words, **options) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:  # Ctrl-C or SIGTERM: end what bash has started, too
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
+    return process.returncode, output
 
 
 def update_page(page: Path, command: str, output: str) -> None:
@@ -77,6 +84,7 @@ def update_page(page: Path, command: str, output: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -34,7 +34,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
 
@@ -181,7 +180,7 @@ class Trainee:
         torch.manual_seed(0)
         model = train.ConvNet().to(memory_format=torch.channels_last)
         self.optimizer = common.scheduled_sgd(model, 0.01, (args.rounds + 1) * args.steps)
-        self.model = DistributedDataParallel(model, broadcast_buffers=False)
+        self.model = common.ddp(model)
         self.loader = common.batches(1, images) * args.steps
 
     def steps(self) -> torch.Tensor:

@@ -14,7 +14,6 @@ import statistics
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
 
@@ -78,9 +77,7 @@ def step_seconds(sweep: str, settings: dict, steps: int) -> float:
     optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
     others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, settings["amp"])
     if dist.get_world_size() > 1:
-        model = DistributedDataParallel(
-            model, broadcast_buffers=False, bucket_cap_mb=settings["cap"]
-        )
+        model = common.ddp(model, bucket_cap_mb=settings["cap"])
     loader = common.batches(1, settings["batch"] // dist.get_world_size())
     stage3.train_epoch(model, loader * 3, *others)  # DDP has its buckets after two
     dist.barrier()

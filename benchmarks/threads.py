@@ -26,7 +26,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from tabulate import tabulate
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
 
@@ -102,7 +101,7 @@ def step(threads: int) -> float:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = stage3.ConvNet().to(memory_format=torch.channels_last)
-    ddp_model = DistributedDataParallel(model, broadcast_buffers=False)
+    ddp_model = common.ddp(model)
     x, y = torch.rand(IMAGES, 1, 28, 28), torch.randint(10, (IMAGES,))
     seconds = []
     for _ in range(WARM_UP + STEPS):

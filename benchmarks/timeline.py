@@ -26,7 +26,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks import common
@@ -79,7 +78,7 @@ def measure(args: argparse.Namespace) -> dict:
         model = make_net(args.width)
         optimizer = common.scheduled_sgd(model, 0.01, (2 + args.rounds) * len(loader))
         if way != ALONE:
-            model = DistributedDataParallel(model, bucket_cap_mb=cap, broadcast_buffers=False)
+            model = common.ddp(model, bucket_cap_mb=cap)
         take_steps(model, optimizer, loader)  # DDP fills its buckets anew in the second step
         how = partial(recorded, args.traces) if way == DRAWN else timed
         ways[way] = partial(how, model, optimizer, loader)

@@ -323,3 +323,38 @@ def trained(tmp_path_factory, small_data):
         return folder, Result(**json.loads(printed.read_text()))
 
     return train
+
+
+# ---------------------------------------------------------------- what a test costs
+
+
+def processor_seconds():
+    """Of this process, and of the children that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    before = processor_seconds()
+    item.user_properties.append(("processor seconds", lambda: processor_seconds() - before))
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    report.user_properties = [
+        (name, value() if callable(value) else value) for name, value in report.user_properties
+    ]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Name the quick tests that compute for more than 5 seconds: they should be marked slow."""
+    costs = {}
+    for report in terminalreporter.stats.get("", []):  # setups and teardowns that went well
+        if report.when == "teardown" and "slow" not in report.keywords:
+            costs[report.nodeid] = dict(report.user_properties).get("processor seconds", 0)
+    for test, seconds in sorted(costs.items(), key=lambda item: -item[1]):
+        if seconds > 5:
+            terminalreporter.write_line(f"computed for {seconds:.0f} s, mark it slow: {test}")

@@ -10,10 +10,12 @@ import argparse
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -77,13 +79,15 @@ def second_init(rank):
 
 @alone
 def port_in_use():
-    first = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    dist.TCPStore("127.0.0.1", first.port, is_master=True, wait_for_workers=False)
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        dist.TCPStore("127.0.0.1", first.getsockname()[1], is_master=True, wait_for_workers=False)
 
 
 @alone
 def rank_missing():
-    dist.TCPStore("127.0.0.1", 0, world_size=2, is_master=True, timeout=timedelta(seconds=2))
+    listener = socket.create_server(("127.0.0.1", 0)).detach()  # or it would listen everywhere
+    options = {"world_size": 2, "timeout": timedelta(seconds=2)}
+    dist.TCPStore("127.0.0.1", 0, is_master=True, master_listen_fd=listener, **options)
 
 
 @alone
@@ -312,6 +316,15 @@ def flag_without_need(rank):
     model = DistributedDataParallel(nn.Linear(2, 1), find_unused_parameters=True)
     for _ in range(3):
         model(torch.ones(4, 2)).mean().backward()
+
+
+@two_ranks
+def deprecated_buffers(rank):
+    DistributedDataParallel(nn.Linear(2, 1), broadcast_buffers=False)
+    with warnings.catch_warnings(record=True) as seen:
+        ddp_model = DistributedDataParallel(nn.Linear(2, 1))
+        ddp_model.broadcast_buffers = False
+    print(f"attribute set after wrapping: {len(seen)} warnings")
 
 
 @two_ranks
@@ -565,8 +578,8 @@ def shell(command):
 
 
 def free_port():
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return store.port
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def call(what, function, *args):

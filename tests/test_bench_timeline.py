@@ -88,10 +88,14 @@ def test_bad_flags(called, flags, says):
 
 @LINUX
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_run_and_leaves_no_process_behind(reader):
+@pytest.mark.parametrize(
+    ("whose", "stop", "code"),
+    [("rank", signal.SIGKILL, 1), ("parent", signal.SIGTERM, 143), ("parent", signal.SIGKILL, -9)],
+)
+def test_a_killed_process_ends_the_run_and_leaves_none_behind(reader, whose, stop, code):
     """So it is in every benchmark that starts its ranks by on_ranks."""
     process = reader.start("python -m benchmarks.timeline --rounds 1000")
     wait_for(lambda: len(ranks_of(process)) == 2)
-    os.kill(ranks_of(process)[0], signal.SIGKILL)
-    result = reader.finish(process, timeout=60)
-    assert result.code == 1 and "SIGKILL" in result.err, result
+    os.kill(ranks_of(process)[0] if whose == "rank" else process.pid, stop)
+    result = reader.finish(process)
+    assert result.code == code and (whose == "parent" or "SIGKILL" in result.err), result

@@ -11,7 +11,6 @@ import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 import two_ranks
 from conftest import ROOT
@@ -23,13 +22,14 @@ PAGE = (ROOT / "docs/corrections.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(tmp_path_factory):
     """{experiment: {rank: what it found}}: both ranks do all experiments, one after the other."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = mp.get_context("spawn")
     results = context.Queue()
+    file = str(tmp_path_factory.mktemp("ranks") / "store")
     ranks = [
-        context.Process(target=two_ranks.run, args=(rank, store.port, results)) for rank in range(2)
+        context.Process(target=two_ranks.run, args=(rank, file, results), daemon=True)
+        for rank in range(2)
     ]
     for process in ranks:
         process.start()

@@ -5,6 +5,7 @@ finish() of conftest.py fails if a process is left. Failures of torchrun's are i
 
 import os
 import signal
+import time
 
 import pytest
 from conftest import ENDLESS, ranks_of, wait_for, wait_for_line
@@ -57,6 +58,25 @@ def test_ctrl_c_while_the_ranks_start(reader):
 def test_a_parent_that_is_stopped_alone_takes_its_ranks_along(reader, stage, stop):
     (process,) = reader.start_stage(stage, f"{ENDLESS} --workers 1")
     wait_for_line(process)
+    os.kill(process.pid, stop)
+    assert reader.finish(process).code != 0
+
+
+@pytest.mark.parametrize(
+    ("stop", "after"),
+    [
+        (signal.SIGKILL, "ranks"),
+        pytest.param(signal.SIGTERM, "ranks", marks=SLOW),
+        *(pytest.param(signal.SIGTERM, seconds, marks=SLOW) for seconds in (0.5, 1, 2, 4)),
+    ],
+)
+def test_a_parent_that_ends_while_its_ranks_start_takes_them_along(reader, stop, after):
+    """PyTorch has ranks told of their parent's end, but not before they have imported PyTorch."""
+    (process,) = reader.start_stage("03_ddp_spawn", ENDLESS)
+    if after == "ranks":
+        wait_for(lambda: len(ranks_of(process)) == 2)
+    else:
+        time.sleep(after)
     os.kill(process.pid, stop)
     assert reader.finish(process).code != 0
 

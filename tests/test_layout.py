@@ -1,8 +1,10 @@
 """The layout: sizes, what stages share, what they may import, and how little neighbours differ."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from conftest import ROOT, STAGES, files
@@ -21,11 +23,11 @@ def functions(source):
     return {node.name: ast.get_source_segment(source, node) for node in nodes}
 
 
-@pytest.mark.parametrize(("stage", "most"), list(zip(STAGES, [254, 260, 336, 331, 367])))
+@pytest.mark.parametrize(("stage", "most"), list(zip(STAGES, [258, 264, 342, 335, 371])))
 def test_the_size_of_a_stage(stage, most):
     upper, lower = split(ROOT / stage / "train.py")
     assert upper.count("\n") + lower.count("\n") <= most
-    assert lower.strip().count("\n") <= 173
+    assert lower.strip().count("\n") <= 176
 
 
 def test_no_function_is_longer_than_a_screen():
@@ -79,3 +81,30 @@ def test_a_stage_imports_nothing_of_ours(script):
 
 def test_no_module_shadows_a_stage_folder():
     assert not [path for path in files(".py") if path.stem in STAGES]
+
+
+def calls(name, path):
+    """The calls of a function or class in a file, as nodes."""
+    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    return [node for node in nodes if ast.unparse(node.func).rpartition(".")[2] == name]
+
+
+def test_no_store_can_be_reached_from_other_machines():
+    """TCPStore(..., is_master=True) listens on all interfaces unless it is given a socket."""
+    exempt = {"05_multinode/rehearsal/preflight.py": 1}  # where rank 0 serves the job's store
+    exempt |= {"tests/provoke_messages.py": 1}  # finds its port taken, and so does not listen
+    found = Counter()
+    for path in files(".py"):
+        for call in calls("TCPStore", path):
+            options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            if options.get("is_master") != "False" and "master_listen_fd" not in options:
+                found[str(path.relative_to(ROOT))] += 1
+    assert {name: n for name, n in found.items() if not name.startswith("exercises/")} == exempt
+
+
+def test_nothing_of_ours_is_unpickled():
+    """What comes from a socket or a store may be anybody's, and a pickle runs any code."""
+    sources = {path: path.read_text() for path in files(".py") if "exercises" not in path.parts}
+    assert not [path for path, text in sources.items() if re.search(r"^import pickle", text, re.M)]
+    loads = [call for path in sources for call in calls("load", path)]
+    assert not [call for call in loads if "weights_only=False" in ast.unparse(call)]

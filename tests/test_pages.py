@@ -190,7 +190,8 @@ def test_facts_on_the_other_pages():
 
 def test_syncbatchnorm_is_not_for_cpus():
     stage3 = importlib.import_module("03_ddp_spawn.train")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    with stage3.process_group(torch.device("cpu"), 10, rank=0, world_size=1, store=store):
+    with stage3.process_group(
+        torch.device("cpu"), 10, rank=0, world_size=1, store=dist.HashStore()
+    ):
         with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
             torch.nn.SyncBatchNorm(2)(torch.zeros(2, 2))

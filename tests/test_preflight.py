@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import NEEDS_HOSTS, Result, free_port, hosts, one_line, wait_for
 
 preflight = importlib.import_module("05_multinode.rehearsal.preflight")
@@ -290,6 +291,16 @@ def test_bad_input(flags, words, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         preflight.parse_args()
     one_line(Result(stopped.value.code, *capsys.readouterr()), "preflight", words)
+
+
+def test_a_rank_has_a_gpu_with_an_index(monkeypatch):
+    """PyTorch refuses a device_id without one. With too few GPUs ranks share them."""
+    chosen = []
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert [preflight.rank_device("cuda")] == chosen == [torch.device("cuda", 1)]
+    assert preflight.rank_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize(

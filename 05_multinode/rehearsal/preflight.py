@@ -94,8 +94,13 @@ def main() -> None:
 
 def check_job(args: argparse.Namespace) -> int:
     """With torchrun: each rank does this, and comes to the same findings -> exit code"""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    node = look_at_node(args) | {"port": server.port, "product": time_product(args.device)}
+    node = look_at_node(args) | {"product": time_product(args.device)}
+    family = socket.AF_INET6 if ":" in node["address"] else socket.AF_INET
+    listener = socket.create_server((node["address"], 0), family=family).detach()
+    server = dist.TCPStore(  # the other nodes try to reach it
+        node["address"], 0, is_master=True, wait_for_workers=False, master_listen_fd=listener
+    )
+    node["port"] = server.port
     try:
         store = open_job_store(min(5, args.timeout))
         findings = check_ranks(args, store, node)
@@ -291,9 +296,11 @@ def time_product(kind: str) -> float:
 
 def rank_device(kind: str) -> torch.device:
     """Ranks share GPUs if there are too few: the check of the GPUs reports that."""
-    if kind == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    return torch.device(kind)
+    if kind == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def median_seconds(action: Callable, repeats: int) -> float:

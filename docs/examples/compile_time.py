@@ -11,7 +11,6 @@ import time
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group, or it would keep the group alive
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,10 +30,11 @@ def main():
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     if not shutil.which(os.environ.get("CXX", "g++")):
         raise SystemExit("inductor needs a C++ compiler: install g++, or name one in CXX")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     with tempfile.TemporaryDirectory() as folder:
         cache = [folder]
         dist.broadcast_object_list(cache)  # as by default, the ranks of a node have one cache

@@ -7,7 +7,6 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group, or it would keep the group alive
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -31,10 +30,11 @@ def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     rank = int(os.environ["RANK"])
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     dist.all_reduce = noting_all_reduce  # the hooks call dist.all_reduce
     torch.manual_seed(rank)
     x, y = torch.randn(64, 100, device=device), torch.randint(10, (64,), device=device)

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group, or it would keep the group alive
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -67,10 +66,11 @@ WAYS = {  # "mean" is the default of cross_entropy: the sum / the tokens of this
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
     lines = [f"tokens of each rank's micro-batches: {EQUAL[0]}, or unequal: {UNEQUAL}"]
     lines += [f"{'':55}   equal  unequal numbers of tokens"]

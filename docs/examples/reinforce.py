@@ -14,7 +14,6 @@ from math import cos, sin
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group, or it would keep the group alive
 import torch.nn as nn
 
 
@@ -35,16 +34,18 @@ def main():
 
 @contextmanager
 def process_group():
-    """Join the other ranks, and leave them again, also when the training raises."""
+    """Join the other ranks, and leave them again; with gloo also when the training raises."""
     cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=30))
+        torch.cuda.set_device(device)
+    dist.init_process_group(timeout=timedelta(seconds=30), device_id=device if cuda else None)
     try:
-        yield torch.device("cuda" if cuda else "cpu")
+        yield device
     finally:
         traceback.clear_frames(sys.exc_info()[2])  # a failure's frames hold DDP
-        dist.destroy_process_group()
+        if not cuda or sys.exc_info()[2] is None:  # NCCL would wait for ranks that wait for it
+            dist.destroy_process_group()
 
 
 def train(args, device):
@@ -74,11 +75,10 @@ def train(args, device):
             break
     dist.all_gather_object(left, iteration)
     if rank == 0:
-        samples, episodes, longest, added_up = totals.tolist()
         print(f"target {'' if stop[0] else 'not '}reached, ranks left after iterations {left}")
-        print(f"{samples:7,.0f} samples in {episodes:,.0f} episodes on {world_size} rank(s)")
-        print(f"{samples / longest:7,.0f} samples/s: seconds of the slowest rank")
-        print(f"{samples / added_up:7,.0f} samples/s: seconds of all ranks added up, wrong")
+        print(f"{totals[0]:7,.0f} samples in {totals[1]:,.0f} episodes on {world_size} rank(s)")
+        print(f"{totals[0] / totals[2]:7,.0f} samples/s: seconds of the slowest rank")
+        print(f"{totals[0] / totals[3]:7,.0f} samples/s: seconds of all ranks added up, wrong")
         every = [str(episode) for episodes in first for episode in episodes]
         print(f"first iteration: samples of each rank {[len(sum(one, [])) for one in first]}")
         print(f"first iteration: {len(every)} episodes, {len(set(every))} of them distinct")

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.nn as nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -48,7 +47,7 @@ class Model(nn.Module):
 def two_steps(x, way, first, second, flags):
     """-> the trunk's gradient in step 1, how it ended, how many numbers a step all-reduces."""
     rank, group = dist.get_rank(), dist.new_group(timeout=timedelta(seconds=5))
-    model, trunk, counts = Model().to(x.device), "-", [0]
+    model, trunk, counts = Model(), "-", [0]
     if way.endswith("before DDP"):
         model.freeze_b_and_c()
     ddp_model = DistributedDataParallel(model, process_group=group, **flags)
@@ -79,7 +78,7 @@ def counted_all_reduce(state, bucket):
 def averages(x):
     """The trunk and a are used on all ranks, b on rank 0, c nowhere -> rows of a table."""
     branches, world_size = "ab" if dist.get_rank() == 0 else "a", dist.get_world_size()
-    alone, model = Model().to(x.device), Model().to(x.device)
+    alone, model = Model(), Model()
     alone(x, branches).backward()
     ddp_model = DistributedDataParallel(model, find_unused_parameters=True)
     ddp_model(x, branches).backward()
@@ -97,12 +96,9 @@ def averages(x):
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("gloo")  # also beside GPUs: NCCL's timeout would end the process
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    x = torch.full((1, 1), 1.0 + 2 * rank, device=device)  # 1 on rank 0, 3 on rank 1
+    x = torch.full((1, 1), 1.0 + 2 * rank)  # 1 on rank 0, 3 on rank 1
     rows = ["                        trunk's gradient  numbers  how rank 0, 1, ... ended"]
     for way, *plan in WAYS:
         found = [None] * world_size

@@ -9,7 +9,6 @@ import time
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,10 +23,11 @@ LAYERS, WARM_UP, ROUNDS, STEPS = 300, 5, 10, 5
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     ddp_models = {}
     for way, flags in WAYS.items():
         layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(32, 32), nn.ReLU())]

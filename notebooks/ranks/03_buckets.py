@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 Event = tuple[str, list[int]]  # ("gradient", [its parameter]) or ("bucket", its parameters)
 
@@ -37,7 +36,7 @@ def sizes(net: str, width: int = 1) -> list[int]:
 
 def backward_passes(model: nn.Module, cap: float | None, times: int = 3) -> list[list[Event]]:
     events, parameters = [], list(model.parameters())
-    ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap, broadcast_buffers=False)
+    ddp_model = import_module("benchmarks.common").ddp(model, bucket_cap_mb=cap)
     for index, parameter in enumerate(parameters):
         parameter.register_post_accumulate_grad_hook(partial(note_gradient, events, index))
     index_of = {id(parameter): index for index, parameter in enumerate(parameters)}

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common, timeline
 from tools.recorders.parts import assemble, crowded, now, spans
@@ -27,6 +26,7 @@ RANKS = (2, 4)
 CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
 IMAGES = 60  # per rank: steps that can be seen beside the timeout
 WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
+OVER = "the-others-have-ended"  # a file
 PATIENCE = 120  # seconds from the start of the ranks to the end of the last
 
 
@@ -36,10 +36,9 @@ def record_failures(ranks: int) -> list[dict]:
 
 def record_failure(case: str, ranks: int) -> dict:
     """Start ranks of which one is slow, dies or leaves, and watch how each of them ends."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     spawn = mp.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="record-") as folder:
-        arguments = (ranks, store.port, folder, case)
+        arguments = (ranks, folder, case)
         processes = [
             spawn.Process(target=run_rank, args=(rank, *arguments), daemon=True)
             for rank in range(ranks)
@@ -47,7 +46,7 @@ def record_failure(case: str, ranks: int) -> dict:
         try:
             for process in processes:
                 process.start()
-            exits = watch(processes, store)
+            exits = watch(processes, Path(folder, OVER))
         finally:
             for process in processes:
                 if process.pid:
@@ -74,10 +73,10 @@ def record_failure(case: str, ranks: int) -> dict:
     )
 
 
-def watch(processes: list, store: dist.TCPStore) -> list[tuple[int, int]]:
+def watch(processes: list, over: Path) -> list[tuple[int, int]]:
     """Wait until all ranks have ended -> when each did, and its exit code.
 
-    The rank that leaves early stays alive until the others have ended.
+    The rank that leaves early stays alive until the others have ended: then there is a file "over".
     """
     ended, deadline = {}, time.monotonic() + PATIENCE
     while len(ended) < len(processes):
@@ -90,7 +89,7 @@ def watch(processes: list, store: dist.TCPStore) -> list[tuple[int, int]]:
         if time.monotonic() > deadline:
             sys.exit(f"record: ranks {sorted(alive.values())} have not ended in {PATIENCE} s")
         if set(range(len(processes))) - set(ended) <= {WRONG_RANK}:
-            store.set("the others have ended", "")
+            over.touch()
     return [ended[rank] for rank in range(len(processes))]
 
 
@@ -113,25 +112,26 @@ def with_exit(notes: list[dict], at: int, code: int, end: int) -> dict:
     return {"spans": spans([*turns, (end, "", "")]), "marks": marks}
 
 
-def run_rank(rank: int, ranks: int, port: int, folder: str, case: str) -> None:
+def run_rank(rank: int, ranks: int, folder: str, case: str) -> None:
     """A rank, which notes what it does in a file, line by line: it may be killed."""
+    common.end_with_parent()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the messages are noted
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    here = {"init_method": f"file://{folder}/ranks", "rank": rank, "world_size": ranks}
     with open(Path(folder, f"rank-{rank}.jsonl"), "a", buffering=1) as file:
 
         def note(**what):
             print(json.dumps({"at": now()} | what), file=file)
 
-        with common.stage3.process_group(common.CPU, 60, store=store, rank=rank, world_size=ranks):
+        with common.stage3.process_group(common.CPU, 60, **here):
             try:
                 train(note, case)
             except RuntimeError as error:
                 note(turn="error", text="the exception ends the process")
                 note(what="error", text=first_line(error))
                 raise
-            if rank == WRONG_RANK and case == LEAVES:
-                store.wait(["the others have ended"], timedelta(seconds=PATIENCE))
+            while rank == WRONG_RANK and case == LEAVES and not Path(folder, OVER).exists():
+                time.sleep(0.05)  # the recorder ends this rank if it takes too long
 
 
 def first_line(error: Exception) -> str:
@@ -146,7 +146,7 @@ def train(note, case: str) -> None:
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT if case == LEAVES else 60))
     model = timeline.make_net(4)
     optimizer = common.scheduled_sgd(model, 0.01, 3 + BATCHES)
-    ddp_model = DistributedDataParallel(model, process_group=group, broadcast_buffers=False)
+    ddp_model = common.ddp(model, process_group=group)
     computing = {}
 
     def wait_begins(_):

@@ -4,7 +4,6 @@ from functools import partial
 
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common, timeline
 from tools.recorders.parts import assemble, crowded, each, now, spans
@@ -63,7 +62,7 @@ def take_steps(channels: int, cap: float, count: int) -> list[dict]:
     model, steps = timeline.make_net(channels), []
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     optimizer = common.scheduled_sgd(model, 0.01, LEFT_OUT + count)
-    ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap, broadcast_buffers=False)
+    ddp_model = common.ddp(model, bucket_cap_mb=cap)
 
     def note_gradient(name, parameter):
         steps[-1]["gradients"].append((now(), name, parameter.nbytes))
