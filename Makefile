@@ -5,6 +5,7 @@
 # make site-zh     the same, and in zh/ the pages that are translated into Chinese
 # make test        lint and the quick tests: three to five minutes on two cores
 # make test-all    the tests that take longer: half an hour
+# make gpu         on a machine with GPUs: their tests, every stage, and a record to send
 # make lint        ruff, codespell, oxlint and shellcheck alone
 # make sync        copy the lower half of stage 1's train.py into the other stages
 # make clean       remove what the targets above have made, except data/
@@ -18,7 +19,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 .DELETE_ON_ERROR:
-.PHONY: help demo notebooks bench site site-zh lint test test-all sync clean
+.PHONY: help demo notebooks bench site site-zh lint test test-all gpu sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -59,6 +60,15 @@ test: lint
 test-all: .venv/maintainer
 	@echo "== the tests that take longer"
 	$(PYTEST) -m slow -n 3 $(ARGS)
+
+gpu: .venv/maintainer
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu: PyTorch sees no GPU")'
+	@mkdir -p timings
+	@echo "== tests/test_gpu.py, then compare.py"
+	$(PYTEST) tests/test_gpu.py $(ARGS) 2>&1 | tee timings/test_gpu.txt
+	$(BIN)/python compare.py 2>&1 | tee timings/compare.txt
+	$(BIN)/python -m torch.utils.collect_env > timings/collect_env.txt
+	@echo "timings/ has it all. Please send it: \"You have GPUs\" in CONTRIBUTING.md says how."
 
 sync:
 	$(PYTHON) tools/sync_shared_half.py
