@@ -158,10 +158,14 @@ class Reader:
             commands = [f"torchrun --standalone --nproc-per-node {ranks} {stage}/train.py {flags}"]
         else:
             nodes = 2 if ranks % 2 == 0 else 1
-            meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
-            torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {ranks // nodes} {meet}"
-            commands = [f"{torchrun} {stage}/train.py {flags}"] * nodes
+            return self.start_nodes(f"{stage}/train.py {flags}", ranks // nodes, [env] * nodes)
         return [self.start(command, **env) for command in commands]
+
+    def start_nodes(self, script, ranks, nodes):
+        """Start a script with `ranks` ranks on each node; `nodes`: the variables of each."""
+        meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+        torchrun = f"torchrun --nnodes {len(nodes)} --nproc-per-node {ranks} {meet}"
+        return [self.start(f"{torchrun} {script}", **env) for env in nodes]
 
     def finish_all(self, processes, timeout=150):
         """Wait for the commands of all nodes -> one Result."""
