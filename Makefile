@@ -3,8 +3,10 @@
 # make bench       run the benchmarks, put what they print on the pages (45 minutes)
 # make site        build the site from the pages and the notebooks (Python 3.11)
 # make site-zh     the same, and in zh/ the pages that are translated into Chinese
-# make test        lint and the quick tests: ten to fifteen minutes on two cores
-# make test-slow   the tests that take longer
+# make test        lint and the quick tests: three to five minutes on two cores
+# make test-all    the tests that take longer: half an hour
+# make gpu         on a machine with GPUs: their tests, every stage, and a record to send
+# make lint        ruff, codespell, oxlint and shellcheck alone
 # make sync        copy the lower half of stage 1's train.py into the other stages
 # make clean       remove what the targets above have made, except data/
 #
@@ -17,7 +19,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 .DELETE_ON_ERROR:
-.PHONY: help demo notebooks bench site site-zh test test-slow sync clean
+.PHONY: help demo notebooks bench site site-zh lint test test-all gpu sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -43,17 +45,30 @@ site: .venv/maintainer
 site-zh: .venv/maintainer
 	$(BIN)/python docs/site/translate.py --build site/html
 
-test: .venv/maintainer
+lint: .venv/maintainer
 	@echo "== lint"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	@echo "== tests"
-	$(PYTEST) -m "not slow" -n 2 $(ARGS)
+	$(BIN)/oxlint --quiet docs
+	$(BIN)/shellcheck .ci/run 05_multinode/launch/*.sh 05_multinode/launch/*.sbatch
 
-test-slow: .venv/maintainer
-	@echo "== slow tests"
+test: lint
+	@echo "== quick tests"
+	$(PYTEST) -m "not slow" -n 3 $(ARGS)
+
+test-all: .venv/maintainer
+	@echo "== the tests that take longer"
 	$(PYTEST) -m slow -n 3 $(ARGS)
+
+gpu: .venv/maintainer
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu: PyTorch sees no GPU")'
+	@mkdir -p timings
+	@echo "== tests/test_gpu.py, then compare.py"
+	$(PYTEST) tests/test_gpu.py $(ARGS) 2>&1 | tee timings/test_gpu.txt
+	$(BIN)/python compare.py 2>&1 | tee timings/compare.txt
+	$(BIN)/python -m torch.utils.collect_env > timings/collect_env.txt
+	@echo "timings/ has it all. Please send it: \"You have GPUs\" in CONTRIBUTING.md says how."
 
 sync:
 	$(PYTHON) tools/sync_shared_half.py
@@ -62,14 +77,16 @@ clean:
 	rm -rf .venv site timings checkpoints runs .pytest_cache .ruff_cache .hypothesis
 
 # The files .venv/reader and .venv/maintainer are stamps: younger than the requirements, all is there.
-.venv/reader: requirements.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c requirements/constraints.txt
+GROUPS := $(wildcard requirements/*.txt)
+.venv/reader: requirements.txt $(GROUPS)
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	@echo "== setting up .venv from requirements.txt (once; with CUDA, PyTorch is some 5 GB)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.txt
+	$(PIP) --requirement requirements.txt
 	@touch $@
 
 .venv/maintainer: requirements-dev.txt .venv/reader
 	@echo "== adding requirements-dev.txt"
-	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements-dev.txt
+	$(PIP) --requirement requirements-dev.txt
 	@touch $@

@@ -15,10 +15,10 @@ def main():
     torch.manual_seed(0)
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
     try:
-        datasets.MNIST(download=True, **data)
+        train_set = datasets.MNIST(download=True, **data)
+        test_set = datasets.MNIST(train=False, **data)
     except Exception as error:  # no network, or a damaged file
-        raise SystemExit(f"no MNIST in {data['root']}: {type(error).__name__}") from None
-    train_set, test_set = datasets.MNIST(**data), datasets.MNIST(train=False, **data)
+        raise SystemExit(f"no MNIST in {data['root']}: {error!r}") from None
     loader = DataLoader(train_set, batch_size=240, shuffle=True)
     test_loader = DataLoader(test_set, batch_size=500)
 
@@ -42,7 +42,7 @@ def main():
             for x, y in test_loader:
                 correct += (model(x.to(device)).argmax(1) == y.to(device)).sum()
         print(f"epoch {epoch}: {correct:.0f} of {len(test_set)} test images correct")
-    torch.save(model.state_dict(), "minimal.pt")
+        torch.save(model.state_dict(), "minimal.pt")
 
 
 if __name__ == "__main__":

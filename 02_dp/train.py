@@ -13,6 +13,7 @@ New since stage 1:
 import argparse
 import json
 import os
+import shutil
 import socket
 import sys
 import time
@@ -244,6 +245,9 @@ def parse(parser):
             stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low:.0f} to {high:.0f}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
+    shm = Path("/dev/shm")  # batches come through it; a worker without room is waited for, for ever
+    if args.workers and shm.is_dir() and shutil.disk_usage(shm).free < 2**24:
+        stop("--workers: less than 16 MiB are free in /dev/shm, which loader workers need")
     for file in filter(None, (args.record / "x", args.checkpoint, vars(args).get("snapshot"))):
         try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)

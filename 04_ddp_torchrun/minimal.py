@@ -20,17 +20,18 @@ def main():
         raise SystemExit("start it with torchrun: --help shows how")
     # 1. torchrun starts one process (rank) per device, and sets these variables for each.
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    cuda, world_size = torch.cuda.is_available(), int(os.environ["WORLD_SIZE"])
+    world_size, cuda = int(os.environ["WORLD_SIZE"]), torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    torch.manual_seed(0 + rank)  # 6. ranks augment and drop out differently
-    data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
-    try:
-        if local_rank == 0:  # 7. one rank per node downloads, the others wait in the barrier
-            datasets.MNIST(download=True, **data)
-    except Exception as error:  # no network, or a damaged file
-        raise SystemExit(f"no MNIST in {data['root']}: {type(error).__name__}") from None
     if cuda:
         torch.cuda.set_device(device)  # 1. one GPU per rank
+    torch.manual_seed(rank)  # 6. ranks augment and drop out differently
+    data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
+    try:
+        if local_rank == 0:  # 7. one rank per node downloads and checks the files
+            datasets.MNIST(download=True, **data)
+            datasets.MNIST(train=False, **data)
+    except Exception as error:  # no network, or a damaged file
+        raise SystemExit(f"no MNIST in {data['root']}: {error!r}") from None
     dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 1.
     dist.barrier()  # 7. now the data is on the disk of every node
     train_set, test_set = datasets.MNIST(**data), datasets.MNIST(train=False, **data)
@@ -63,8 +64,7 @@ def main():
         dist.all_reduce(correct)  # 8. the sum over all ranks
         if rank == 0:  # 5. one rank prints and saves
             print(f"epoch {epoch}: {correct:.0f} of {len(test_set)} test images correct")
-    if rank == 0:  # 5.
-        torch.save(model.state_dict(), "minimal.pt")
+            torch.save(model.state_dict(), "minimal.pt")
 
 
 if __name__ == "__main__":

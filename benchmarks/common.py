@@ -80,17 +80,17 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def kill_family(process: psutil.Process) -> None:
+def kill_family(pid: int) -> None:
     """Kill what a process has started, and what that has started; not the process itself."""
     with suppress(psutil.NoSuchProcess):
-        for member in process.children(recursive=True):
+        for member in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 member.kill()
 
 
 def end_everything(*_) -> None:
     """A handler of SIGTERM."""
-    kill_family(psutil.Process())
+    kill_family(os.getpid())
     sys.exit(143)
 
 
@@ -136,7 +136,7 @@ class WiderNet(stage1.ConvNet):
 
 
 def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
-    """-> optimizer and schedule of stages 1 and 2, whose train_epoch steps both.
+    """-> the stages' optimizer and schedule, for a loop that steps both.
 
     lr: the peak learning rate. steps: of the whole training; one more raises ValueError.
     """
@@ -146,7 +146,7 @@ def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycl
 
 
 def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
-    """-> optimizer of stages 3 to 5: the same, but each of its steps also steps the schedule."""
+    """-> the stages' optimizer, for their train_epoch: its steps also step the schedule."""
     optimizer, schedule = sgd_one_cycle(model, lr, steps)
     optimizer.register_step_post_hook(lambda *_: schedule.step())
     return optimizer

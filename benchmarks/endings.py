@@ -21,7 +21,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import torch.multiprocessing as mp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -50,7 +49,7 @@ def main():
                 codes = Counter(pool.map(lambda n: run(n, Path(folder)), range(args.runs)))
                 ends = Counter(pool.map(lambda _: trial(Path(folder)), range(args.trials)))
             except BaseException:  # Ctrl-C or SIGTERM: the pool would wait for what runs
-                common.kill_family(psutil.Process())
+                common.kill_family(os.getpid())
                 raise
     print(f"{codes[0]} of {args.runs} runs ended with exit code 0 ({args.at_once} at a time)")
     print(f"{ends['hung']} of {args.trials} ranks that raised hung; all ends: {dict(ends)}")

@@ -68,7 +68,7 @@ def train_alone(dtype: torch.dtype, norm: str) -> list[torch.Tensor]:
     """Stage 1's epoch -> the parameters after it."""
     # In one process, plain BatchNorm already sees all there is to synchronise.
     model = make_model(dtype, "frozen" if norm == "frozen" else "plain")
-    stage1.train_epoch(model, batches(), *common.sgd_one_cycle(model, LR, STEPS), CPU)
+    stage1.train_epoch(model, batches(), common.scheduled_sgd(model, LR, STEPS), CPU)
     return parameters(model)
 
 
@@ -76,7 +76,7 @@ def train_on_threads(dtype: torch.dtype, norm: str, devices: int) -> list[torch.
     """Stage 2's epoch, with the DataParallel that works on threads."""
     model = make_model(dtype, norm)
     dp_model = threads.DataParallel(model, [CPU] * devices)
-    stage2.train_epoch(dp_model, batches(), *common.sgd_one_cycle(model, LR, STEPS), CPU)
+    stage2.train_epoch(dp_model, batches(), common.scheduled_sgd(model, LR, STEPS), CPU)
     return parameters(model)
 
 

@@ -17,7 +17,6 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import torch
 import torch.distributed as dist
 
@@ -75,7 +74,7 @@ def one_try(nodes: int, value: str, bound: float) -> dict:
             end = "hung"
         finally:
             for launcher in launchers:
-                common.kill_family(psutil.Process(launcher.pid))
+                common.kill_family(launcher.pid)
                 launcher.kill()
                 launcher.wait()
         return {"end": end, "attempts": len(list(Path(folder).glob("began-*")))}

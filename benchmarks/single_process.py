@@ -25,7 +25,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
@@ -60,7 +59,6 @@ def main() -> None:
 def bare_loop(
     model: nn.Module,
     optimizer: Optimizer,
-    schedule: LRScheduler,
     digits: stage1.MNIST,
     batch_size: int,
     bf16: bool = False,
@@ -80,7 +78,6 @@ def bare_loop(
         optimizer.zero_grad(set_to_none=set_to_none)
         loss.backward()
         optimizer.step()
-        schedule.step()
         if item:
             loss.item()
 
@@ -92,11 +89,11 @@ class NoStopwatch(stage1.Stopwatch):
         pass
 
 
-def stage1_loop(model, optimizer, schedule, digits, batch_size, watch=stage1.Stopwatch) -> None:
+def stage1_loop(model, optimizer, digits, batch_size, watch=stage1.Stopwatch) -> None:
     """The same epoch as stage 1 trains it."""
     loader = common.make_loader(digits, batch_size)
     with patch.object(stage1, "Stopwatch", watch):
-        stage1.train_epoch(model, loader, optimizer, schedule, common.CPU)
+        stage1.train_epoch(model, loader, optimizer, common.CPU)
 
 
 LOOPS = {  # name -> in what it differs from the barest loop
@@ -128,12 +125,12 @@ def prepare(
     sgd: dict[str, bool] | None = None,
     **differs,
 ) -> Callable[[], None]:
-    """-> the loop with a model, an optimizer and a schedule of its own, as stage 1 makes them"""
+    """-> the loop with a model and a scheduled optimizer of its own, as stage 1 makes them"""
     torch.manual_seed(0)
     model = stage1.ConvNet().to(memory_format=memory)
-    optimizer, schedule = common.sgd_one_cycle(model, 0.01, args.steps * (args.rounds + 1))
+    optimizer = common.scheduled_sgd(model, 0.01, args.steps * (args.rounds + 1))
     optimizer.param_groups[0].update(sgd or {})
-    return partial(loop, model, optimizer, schedule, digits, args.batch_size, **differs)
+    return partial(loop, model, optimizer, digits, args.batch_size, **differs)
 
 
 def timed(function: Callable[[], object]) -> float:
@@ -216,8 +213,8 @@ def make_ways(args: argparse.Namespace, train_set: stage1.MNIST) -> dict[str, tu
     model = stage1.ConvNet().to(memory_format=torch.channels_last)
     usual = stage1.base_parser().parse_args([])
     loader = common.make_loader(train_set, usual.batch_size)
-    optimizer, schedule = common.sgd_one_cycle(model, usual.lr, args.epochs * len(loader))
-    rest = (loader, optimizer, schedule, common.CPU)
+    optimizer = common.scheduled_sgd(model, usual.lr, args.epochs * len(loader))
+    rest = (loader, optimizer, common.CPU)
     ways[f"stage 1: {usual.batch_size} per step, one cycle up to {usual.lr}"] = (
         model,
         lambda: stage1.train_epoch(model, *rest)[1],

@@ -8,7 +8,7 @@ python exercises/check.py --all      # check all
 """
 
 import argparse
-import ast
+import contextlib
 import hashlib
 import json
 import signal
@@ -44,13 +44,20 @@ class Exercise:
         return HERE / "checks" / self.file.name
 
     @property
-    def solution(self) -> Path:
-        return HERE / "solutions" / self.file.name
+    def diff(self) -> Path:
+        """What our solution changes in the file as it is given."""
+        return HERE / "solutions" / f"{self.file.stem}.diff"
+
+    @property
+    def solution(self) -> str:
+        """Of a file that is as it was given."""
+        return applied(self.file.read_text(), self.diff.read_text())
 
     @property
     def title(self) -> str:
-        """The first line of the docstring, of our solution: the reader's may be broken."""
-        return (ast.get_docstring(ast.parse(self.solution.read_text())) or "").splitlines()[0]
+        """The first line of the file, which the reader may have broken or deleted."""
+        lines = self.file.read_text(errors="replace").splitlines() if self.file.exists() else []
+        return lines[0].strip('"') if lines else "no file: --reset brings it back"
 
 
 def main() -> int:
@@ -74,8 +81,29 @@ def main() -> int:
 
 
 def all_exercises() -> list[Exercise]:
-    files = [*HERE.glob("mend/[0-9]*.py"), *HERE.glob("write/[0-9]*.py")]
-    return sorted((Exercise(f.name[:2], f.parent.name, f) for f in files), key=lambda e: e.number)
+    """One for each of our solutions, which begins with the path of the file: "--- a/..." """
+    starts = [diff.read_text().split("\n")[0] for diff in sorted(HERE.glob("solutions/*.diff"))]
+    files = [HERE.parent / start.removeprefix("--- a/") for start in starts]
+    return [Exercise(file.name[:2], file.parent.name, file) for file in files]
+
+
+def applied(text: str, diff: str) -> str:
+    """The text after a unified diff, which has to be a diff of this very text."""
+    lines, result, at = text.splitlines(keepends=True), [], 0
+    for line in diff.splitlines(keepends=True)[2:]:  # after the two names
+        mark, rest = line[0], line[1:]
+        if mark == "@":  # @@ -22,2 +22,3 @@
+            start = int(line[4:].split(",")[0]) - 1
+            result += lines[at:start]
+            at = start
+        elif mark == "+":
+            result.append(rest)
+        elif mark not in " -" or lines[at : at + 1] != [rest]:
+            raise ValueError(f"line {at + 1} of the file is not that of the diff: {line!r}")
+        else:
+            result += [rest] * (mark == " ")
+            at += 1
+    return "".join(result + lines[at:])
 
 
 # ---------------------------------------------------------------- one verdict
@@ -181,9 +209,11 @@ def print_hint(exercise: Exercise) -> int:
 
 
 def print_solution(exercise: Exercise) -> int:
-    if input("Show our solution? Hints are left with --hint. [y/N] ").strip().lower() != "y":
-        return 0
-    console.print(Syntax(exercise.solution.read_text(), "python", background_color="default"))
+    """What ours changes; a closed stdin is no "y"."""
+    with contextlib.suppress(EOFError, RuntimeError):
+        if input("Show our solution? Hints are left with --hint. [y/N] ").strip().lower() == "y":
+            text = exercise.diff.read_text()
+            console.print(Syntax(text, "diff", background_color="default", word_wrap=True))
     return 0
 
 
@@ -244,7 +274,7 @@ def parse_args() -> argparse.Namespace:
     what.add_argument("--all", action="store_true", help="check all")
     what.add_argument("--watch", action="store_true", help="check again on every save")
     what.add_argument("--hint", action="store_true", help="the next of three hints")
-    what.add_argument("--solution", action="store_true", help="ours, after a question")
+    what.add_argument("--solution", action="store_true", help="what ours changes, after a question")
     what.add_argument("--reset", action="store_true", help="the file as it was")
     args = parser.parse_args()
     if args.number and args.number.isdecimal():

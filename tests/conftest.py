@@ -158,10 +158,14 @@ class Reader:
             commands = [f"torchrun --standalone --nproc-per-node {ranks} {stage}/train.py {flags}"]
         else:
             nodes = 2 if ranks % 2 == 0 else 1
-            meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
-            torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {ranks // nodes} {meet}"
-            commands = [f"{torchrun} {stage}/train.py {flags}"] * nodes
+            return self.start_nodes(f"{stage}/train.py {flags}", ranks // nodes, [env] * nodes)
         return [self.start(command, **env) for command in commands]
+
+    def start_nodes(self, script, ranks, nodes):
+        """Start a script with `ranks` ranks on each node; `nodes`: the variables of each."""
+        meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+        torchrun = f"torchrun --nnodes {len(nodes)} --nproc-per-node {ranks} {meet}"
+        return [self.start(f"{torchrun} {script}", **env) for env in nodes]
 
     def finish_all(self, processes, timeout=150):
         """Wait for the commands of all nodes -> one Result."""
@@ -323,3 +327,38 @@ def trained(tmp_path_factory, small_data):
         return folder, Result(**json.loads(printed.read_text()))
 
     return train
+
+
+# ---------------------------------------------------------------- what a test costs
+
+
+def processor_seconds():
+    """Of this process, and of the children that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    before = processor_seconds()
+    item.user_properties.append(("processor seconds", lambda: processor_seconds() - before))
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    report.user_properties = [
+        (name, value() if callable(value) else value) for name, value in report.user_properties
+    ]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Name the quick tests that compute for more than 5 seconds: they should be marked slow."""
+    costs = {}
+    for report in terminalreporter.stats.get("", []):  # setups and teardowns that went well
+        if report.when == "teardown" and "slow" not in report.keywords:
+            costs[report.nodeid] = dict(report.user_properties).get("processor seconds", 0)
+    for test, seconds in sorted(costs.items(), key=lambda item: -item[1]):
+        if seconds > 5:
+            terminalreporter.write_line(f"computed for {seconds:.0f} s, mark it slow: {test}")

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -315,6 +316,15 @@ def flag_without_need(rank):
     model = DistributedDataParallel(nn.Linear(2, 1), find_unused_parameters=True)
     for _ in range(3):
         model(torch.ones(4, 2)).mean().backward()
+
+
+@two_ranks
+def deprecated_buffers(rank):
+    DistributedDataParallel(nn.Linear(2, 1), broadcast_buffers=False)
+    with warnings.catch_warnings(record=True) as seen:
+        ddp_model = DistributedDataParallel(nn.Linear(2, 1))
+        ddp_model.broadcast_buffers = False
+    print(f"attribute set after wrapping: {len(seen)} warnings")
 
 
 @two_ranks

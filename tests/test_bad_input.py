@@ -4,6 +4,7 @@ import importlib
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,6 +86,12 @@ def test_a_folder_that_may_not_be_written_to(refused, reader):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here --device cuda works")
 def test_cuda_without_cuda(refused):
     assert "no CUDA device" in refused("01_baseline", "--device cuda")
+
+
+def test_loader_workers_without_shared_memory(refused, monkeypatch):
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) == "/dev/shm")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**16))
+    assert "less than 16 MiB are free in /dev/shm" in refused("01_baseline", "--workers 2")
 
 
 @pytest.mark.parametrize("stage", STAGES[2:])

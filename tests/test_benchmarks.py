@@ -25,12 +25,12 @@ def test_loader_and_optimizer_are_those_of_stage_1(reader, called):
     torch.manual_seed(0)
     loader = common.make_loader(stage1.load_mnist(Path(reader.env["MNIST_ROOT"]))[0], 120)
     model = stage1.ConvNet().to(memory_format=torch.channels_last)
-    optimizer, schedule = common.sgd_one_cycle(model, 0.05, len(loader))
-    stage1.train_epoch(model, loader, optimizer, schedule, common.CPU)
+    optimizer = common.scheduled_sgd(model, 0.05, len(loader))
+    stage1.train_epoch(model, loader, optimizer, common.CPU)
     assert all(torch.equal(expected[name], own) for name, own in model.state_dict().items())
 
 
-def test_each_step_of_the_optimizer_of_stages_3_to_5_steps_the_schedule():
+def test_each_step_of_the_optimizer_of_the_stages_steps_the_schedule():
     model = torch.nn.Linear(1, 1)
     (_, schedule), optimizer = common.sgd_one_cycle(model, 1, 4), common.scheduled_sgd(model, 1, 4)
     for _ in range(4):
@@ -121,13 +121,13 @@ def test_the_barest_loop_does_the_work_of_stage_1():
     for loop in ("bare", "stage 1"):
         torch.manual_seed(0)
         model = stage1.ConvNet()
-        optimizer, schedule = common.sgd_one_cycle(model, 0.1, 5)
+        optimizer = common.scheduled_sgd(model, 0.1, 5)
         torch.manual_seed(1)  # so that both draw the same order
         if loop == "bare":
-            single_process.bare_loop(model, optimizer, schedule, digits, batch_size=4)
+            single_process.bare_loop(model, optimizer, digits, batch_size=4)
         else:
             batches = [digits.__getitems__(i) for i in torch.randperm(20).split(4)]
-            stage1.train_epoch(model, batches, optimizer, schedule, common.CPU)
+            stage1.train_epoch(model, batches, optimizer, common.CPU)
         models.append(model.state_dict().values())
     assert all(map(torch.equal, *models))
 

@@ -3,22 +3,26 @@
 No verdict may depend on the clock, so the bounds are those of ranks.py, made small here.
 """
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
+from typing import NamedTuple
 
 import psutil
 import pytest
+import torch
 from conftest import ROOT, rehearsal
 
 from exercises import check
 from exercises.checks import ranks
 
 EXERCISE = next(e for e in check.all_exercises() if e.number == "18")
-SOLUTION = EXERCISE.solution.read_text()
+SOLUTION = EXERCISE.solution
 TRAIN = "def train(model, x, y, target, epochs):\n"
 
 
@@ -48,8 +52,7 @@ def running(words):
         ("    return None\n", "train is to return the number of epochs; it returned None"),
     ],
 )
-def test_what_is_said_of_a_file(tmp_path, monkeypatch, body, words):
-    monkeypatch.setattr(ranks, "IDLE", 2.0)
+def test_what_is_said_of_a_file(tmp_path, body, words):
     assert words in verdict(tmp_path, body)
 
 
@@ -71,6 +74,36 @@ def test_a_process_that_the_file_leaves_behind_is_ended(tmp_path):
 
 
 SLEEP = "import time; time.sleep(1234.5)"
+
+
+EVIL = """    class Result(dict):
+        def __reduce__(self):
+            return exec, ("import pathlib; pathlib.Path(%r).touch()",)
+
+        def __repr__(self):
+            return "a text"
+
+    return Result()
+"""
+
+
+def test_nothing_that_a_file_returns_runs_in_the_checker(tmp_path):
+    found = verdict(tmp_path, EVIL % str(tmp_path / "was here"))
+    assert found == "train is to return the number of epochs; it returned {}"
+    assert not (tmp_path / "was here").exists()
+
+
+def test_what_travels_from_a_rank():
+    class Pair(NamedTuple):
+        one: object
+        two: object
+
+    got = ranks.plain(
+        {"a": Pair(Counter("xx"), [torch.nn.Parameter(torch.ones(2)), object]), 1: {2}}
+    )
+    assert type(got["a"]) is tuple and type(got["a"][0]) is dict and got["a"][0] == {"x": 2}
+    assert type(got["a"][1][0]) is torch.Tensor and got[1] == {2}
+    assert repr(got["a"][1][1]) == "<class 'object'>"
 
 
 def test_no_rank_outlives_the_checker():
@@ -123,9 +156,9 @@ def test_hints_come_one_by_one(typed):
 
 
 def test_a_solution_is_shown_after_a_question_only(typed, monkeypatch):
-    for answer, shown in (("n", False), ("y", True)):
-        monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
-        assert ("dist.all_reduce(mean)" in typed("18", "--solution")[1]) is shown
+    for answer, shown in (("n", False), ("y", True), ("", False)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        assert ("+        dist.all_reduce(mean)" in typed("18", "--solution")[1]) is shown
 
 
 @pytest.mark.parametrize(
@@ -148,9 +181,10 @@ def test_reset_keeps_the_readers_file(tmp_path):
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     file = clone / EXERCISE.file.relative_to(ROOT)
     given = file.read_text()
-    file.write_text("mine = 1\n")
     command = [sys.executable, "exercises/check.py", "18", "--reset"]
-    result = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=100)
-    assert result.returncode == 0, result.stderr
-    assert file.read_text() == given
-    assert file.with_suffix(".py.yours").read_text() == "mine = 1\n"
+    for change in (lambda: file.write_text("mine = 1\n"), file.unlink):
+        change()
+        result = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=100)
+        assert result.returncode == 0, result.stderr
+        assert file.read_text() == given
+        assert file.with_suffix(".py.yours").read_text() == "mine = 1\n"

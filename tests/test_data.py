@@ -23,9 +23,10 @@ FILES = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-lab
 
 @pytest.fixture
 def mirror(small_data, tmp_path_factory):
-    """A mirror of the small data on this machine, and how often each file was requested."""
+    """A mirror of the small data on this machine, and how often each node requested each file."""
     served = tmp_path_factory.mktemp("mirror")
-    resources, requests = [], Counter()
+    resources, requests, seen = [], Counter(), set()
+    all_nodes = threading.Event()
     for file in FILES:
         packed = gzip.compress((small_data / "MNIST" / "raw" / f"{file}-ubyte").read_bytes())
         (served / f"{file}-ubyte.gz").write_bytes(packed)
@@ -33,14 +34,23 @@ def mirror(small_data, tmp_path_factory):
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         delay = 0.0  # seconds, for a slow network
+        nodes = 1  # no file is sent until so many nodes have asked for one
+        alone = False  # has one waited for the others in vain?
 
         def __init__(self, *args):
             super().__init__(*args, directory=served)
 
         def do_GET(self):
             time.sleep(Handler.delay)
+            node, _, file = self.path.strip("/").rpartition("/")
             if self.headers["Method"] != "HEAD":  # with which torchvision looks for redirections
-                requests[self.path.strip("/")] += 1
+                requests[node, file] += 1
+                seen.add(node)
+                if len(seen) == Handler.nodes:
+                    all_nodes.set()
+                if not all_nodes.wait(60):
+                    Handler.alone = True
+            self.path = f"/{file}"
             super().do_GET()
 
         def copyfile(self, source, outputfile):
@@ -53,9 +63,14 @@ def mirror(small_data, tmp_path_factory):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     # A sitecustomize.py on PYTHONPATH runs first thing in every Python process of a stage.
-    found_at = {"mirrors": [f"http://127.0.0.1:{server.server_port}/"], "resources": resources}
-    code = "".join(f"MNIST.{name} = {value}\n" for name, value in found_at.items())
-    (served / "sitecustomize.py").write_text(f"from torchvision.datasets import MNIST\n{code}")
+    address = f"http://127.0.0.1:{server.server_port}"
+    found_at = {"mirrors": [f"{address}/"], "resources": resources}
+    code = f"""
+import os
+from torchvision.datasets import MNIST
+MNIST.mirrors, MNIST.resources = ["{address}/" + os.getenv("NODE", "") + "/"], {resources}
+"""
+    (served / "sitecustomize.py").write_text(code)
     settings = {"PYTHONPATH": str(served), "no_proxy": "127.0.0.1"}
     yield SimpleNamespace(
         folder=served, settings=settings, requests=requests, handler=Handler, found_at=found_at
@@ -82,15 +97,23 @@ def test_downloaded_once_and_then_found(mirrored, reader):
     assert not requests
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
-def test_several_ranks_download_once_also_if_it_takes_longer_than_the_timeout(
-    reader, mirror, stage
-):
-    mirror.handler.delay = 1.0  # for each request, and torchvision makes two for each of four files
-    result = reader.stage(stage, "-e 1 --device cpu --data fetched --timeout 3", **mirror.settings)
+SLOWER = "-e 1 --device cpu --timeout 15"  # than the timeout is the download: two requests a file
+DOWNLOADS = [
+    pytest.param("04_ddp_torchrun/minimal.py", 0, id="minimal"),
+    pytest.param(f"04_ddp_torchrun/train.py {SLOWER}", 2.5, id="4", marks=pytest.mark.slow),
+    pytest.param(f"05_multinode/train.py {SLOWER}", 2.5, id="5", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("script", "delay"), DOWNLOADS)
+def test_each_node_downloads_once_and_all_nodes_at_the_same_time(reader, mirror, script, delay):
+    mirror.handler.delay, mirror.handler.nodes = delay, 2
+    env = {**mirror.settings, "CUDA_VISIBLE_DEVICES": ""}
+    disks = [{"NODE": node, "MNIST_ROOT": str(reader.folder / f"disk{node}")} for node in "01"]
+    result = reader.finish_all(reader.start_nodes(script, 2, [{**env, **disk} for disk in disks]))
     assert result.code == 0, result
-    assert len(mirror.requests) == 4 and set(mirror.requests.values()) == {1}, mirror.requests
+    assert len(mirror.requests) == 8 and set(mirror.requests.values()) == {1}, mirror.requests
+    assert not mirror.handler.alone, "one node waited for the other one's download"
 
 
 def test_a_download_that_breaks_is_one_line(mirrored, called):

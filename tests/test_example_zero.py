@@ -30,8 +30,8 @@ def times(collective, *tensors):
 dist.init_process_group("gloo")
 ranks = dist.get_world_size()
 whole, shard = torch.ones(1_200_000), torch.ones(1_200_000 // ranks)
-found = [times(dist.all_reduce, whole), times(dist.all_gather_into_tensor, whole, shard),
-         times(dist.reduce_scatter_tensor, shard, whole)]
+found = [times(dist.all_reduce, whole), times(dist.all_gather_single, whole, shard),
+         times(dist.reduce_scatter_single, shard, whole)]
 if dist.get_rank() == 0:
     print(*(f"{times:.2f}" for times in found))
 dist.destroy_process_group()

@@ -1,37 +1,27 @@
-"""On a machine with GPUs: stages 1 to 4 on one of them, with mixed precision, and on all."""
+"""What one hour on a machine with GPUs should show (make gpu): stages, launchers, failures.
+
+Without a GPU all of it is skipped. tests/test_pretend_gpu.py runs it on two pretended ones.
+"""
 
 import importlib
+import os
+import re
+import signal
 
+import psutil
 import pytest
 import torch
-from conftest import STAGES, TEST_IMAGES, record_of
+from conftest import STAGES, TEST_IMAGES, free_port, ranks_of, record_of, wait_for_line
 
+GPUS = torch.cuda.device_count()
+TRAIN = "--epochs 3 --batch-size 48 --lr 0.03 --device cuda"
+ALL = f"torchrun --standalone --nproc-per-node {GPUS}"
+TWO = "torchrun --standalone --nproc-per-node 2"
+FAULTY = "05_multinode/rehearsal/faulty_rank.py"
+CAUSE = re.compile(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)(.*)", re.DOTALL)
+REAL = pytest.mark.skipif("PRETEND_GPUS" in os.environ, reason="needs real GPUs")
+TWO_GPUS = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.mark.parametrize(
-    ("stage", "amp"),
-    [(stage, "off") for stage in STAGES[:4]] + [("03_ddp_spawn", amp) for amp in ("fp16", "bf16")],
-)
-def test_a_stage_on_one_gpu(reader, stage, amp):
-    flags = "--epochs 3 --batch-size 24 --lr 0.02 --device cuda"
-    flags += f" --amp {amp}" if amp != "off" else ""
-    result = reader.stage(stage, flags, ranks=1, CUDA_VISIBLE_DEVICES="0")
-    assert result.code == 0, result
-    check_record(reader, world_size=1)
-    checkpoint = reader.folder / f"checkpoints/{stage}.pt"
-    weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
-    importlib.import_module("01_baseline.train").ConvNet().load_state_dict(weights)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("stage", STAGES[1:4])
-def test_a_stage_on_all_gpus(reader, stage):
-    gpus = torch.cuda.device_count()
-    flags = f"--epochs 3 --batch-size {12 * gpus} --lr 0.02 --device cuda"
-    result = reader.stage(stage, flags, ranks=gpus)
-    assert result.code == 0, result
-    check_record(reader, world_size=gpus)
 
 
 def check_record(reader, world_size):
@@ -40,3 +30,175 @@ def check_record(reader, world_size):
     last = record["history"][-1]
     assert last["test"][1] == TEST_IMAGES and last["test"][0] > TEST_IMAGES / 2
     assert all(seconds > 0 for rank in last["phases"] for seconds in rank.values())
+
+
+def batch(flags):
+    """As many images per step as all GPUs can share."""
+    return flags.replace("--batch-size 48", f"--batch-size {GPUS * max(1, 48 // GPUS)}")
+
+
+@pytest.mark.parametrize(
+    ("stage", "amp"),
+    [(stage, "off") for stage in STAGES] + [("03_ddp_spawn", amp) for amp in ("fp16", "bf16")],
+)
+def test_a_stage_on_one_gpu(reader, stage, amp):
+    flags = f"{TRAIN} --amp {amp}" if amp != "off" else TRAIN
+    result = reader.stage(stage, flags, ranks=1, CUDA_VISIBLE_DEVICES="0")
+    assert result.code == 0, result
+    check_record(reader, world_size=1)
+    checkpoint = reader.folder / f"checkpoints/{stage}.pt"
+    weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
+    importlib.import_module("01_baseline.train").ConvNet().load_state_dict(weights)
+
+
+@TWO_GPUS
+@pytest.mark.parametrize(
+    ("stage", "flags"),
+    [(stage, "") for stage in STAGES[1:4]]
+    + [("03_ddp_spawn", "--sync-batchnorm"), ("04_ddp_torchrun", "--amp fp16")],
+)
+def test_a_stage_on_all_gpus(reader, stage, flags):
+    result = reader.stage(stage, f"{batch(TRAIN)} {flags}", ranks=GPUS)
+    assert result.code == 0, result
+    check_record(reader, world_size=GPUS)
+
+
+@TWO_GPUS
+def test_stage_5_by_two_torchruns_each_with_a_gpu(reader):
+    meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+    line = f"torchrun --nnodes 2 --nproc-per-node 1 {meet} 05_multinode/train.py {TRAIN}"
+    result = reader.finish_all([reader.start(line, CUDA_VISIBLE_DEVICES=gpu) for gpu in "01"])
+    assert result.code == 0, result
+    check_record(reader, world_size=2)
+
+
+def test_minimal_on_all_gpus_without_a_warning(reader):
+    result = reader.run(f"{ALL} 04_ddp_torchrun/minimal.py")
+    assert result.code == 0 and f"of {TEST_IMAGES} test images correct" in result.out, result
+    assert "Warning" not in result.err and "device_id" not in result.err, result
+
+
+def test_rank_zero_on_all_gpus(reader):
+    result = reader.run(f"{ALL} 04_ddp_torchrun/rank_zero.py --epochs 2 -b {GPUS * 12}")
+    assert result.code == 0 and "done after 2 epoch(s)" in result.out, result
+    assert "Warning" not in result.err, result
+
+
+@TWO_GPUS
+def test_rank_0_that_stops_alone_does_not_end_well(reader):
+    """Its barrier is an all_reduce, and meets the other rank's gradients."""
+    flags = "--epochs 9 -b 24 --target 0.1 --alone --timeout 10"
+    result = reader.run(f"{TWO} 04_ddp_torchrun/rank_zero.py {flags}")
+    assert result.code == 1 and "done after" not in result.out, result
+
+
+def test_preflight_finds_the_gpus_sound(reader):
+    data = reader.env["MNIST_ROOT"]
+    line = f"{ALL} 05_multinode/rehearsal/preflight.py --timeout 100 --data {data}"
+    result = reader.run(line, timeout=280)
+    assert result.code == 0 and "preflight: all sound" in result.out, result
+
+
+def test_preflight_refuses_two_ranks_on_one_gpu(reader):
+    line = f"{TWO} 05_multinode/rehearsal/preflight.py --timeout 100"
+    result = reader.run(line, timeout=280, CUDA_VISIBLE_DEVICES="0")
+    assert result.code == 1 and re.search("FAILED +GPUs", result.out), result
+
+
+def root_cause(result):
+    """Whom torchrun names -> rank, exit code, what it says of them"""
+    assert result.code == 1, result
+    rank, code, rest = CAUSE.search(result.err).groups()
+    return int(rank), int(code), rest
+
+
+@TWO_GPUS
+def test_a_rank_that_raises_is_the_root_cause_with_its_traceback(reader):
+    result = reader.run(f"{TWO} {FAULTY} 'raises 1' {TRAIN} --timeout 30")
+    rank, code, report = root_cause(result)
+    assert (rank, code) == (1, 1) and "OSError: an image is missing" in report, result
+
+
+@TWO_GPUS
+def test_a_rank_that_is_killed_is_the_root_cause(reader):
+    endless = TRAIN.replace("--epochs 3", "--epochs 100000")
+    process = reader.start(f"{TWO} 04_ddp_torchrun/train.py {endless} --timeout 30")
+    wait_for_line(process)
+    ranks = {psutil.Process(pid).environ()["RANK"]: pid for pid in ranks_of(process)}
+    os.kill(ranks["1"], signal.SIGKILL)
+    result = reader.finish(process)
+    assert root_cause(result)[:2] == (1, -signal.SIGKILL), result
+
+
+@TWO_GPUS
+def test_of_a_rank_that_hangs_the_watchdog_ends_the_one_that_waits(reader):
+    result = reader.run(f"{TWO} {FAULTY} 'hangs 0' {TRAIN} --timeout 10")
+    assert root_cause(result)[:2] == (1, -signal.SIGABRT), result
+
+
+# On each rank: BatchNorm's mean over the images of all ranks, and the one over all images here.
+SYNCED = """
+import importlib, os, torch, torch.distributed as dist
+stage = importlib.import_module("03_ddp_spawn.train")
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+with stage.process_group(device, 60):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    plain, x = stage.ConvNet().to(device), torch.rand(12 * ranks, 1, 28, 28).to(device)
+    synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(stage.ConvNet().to(device))
+    synced.load_state_dict(plain.state_dict())
+    plain(x), synced(x[rank::ranks])
+    own, whole = synced.block2[1].running_var, plain.block2[1].running_var
+    every = [torch.empty_like(own) for _ in range(ranks)]
+    dist.all_gather(every, own)
+    print("equal", all(torch.equal(each, own) for each in every))
+    print("close", torch.allclose(own, whole, rtol=1e-3))
+"""
+
+
+@TWO_GPUS
+def test_sync_batchnorm_has_the_statistics_of_all_images_on_each_rank(reader):
+    (reader.folder / "synced.py").write_text(SYNCED)
+    result = reader.run(f"{ALL} synced.py", PYTHONPATH=path_with(reader.folder))
+    assert result.code == 0, result
+    assert [result.out.count(words) for words in ("equal True", "close True")] == [GPUS, GPUS]
+
+
+def path_with(folder):
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+
+
+# Eight layers of 64 MiB: a bucket for each, all-reduced while backward computes the next.
+OVERLAP = """
+import os, torch, torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device)
+model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).to(device)
+ddp_model = torch.nn.parallel.DistributedDataParallel(model)
+x = torch.rand(2048, 4096, device=device)
+for step in range(4):
+    if step == 3:
+        trace = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+        trace.start()
+    ddp_model(x).sum().backward()
+    torch.cuda.synchronize()
+trace.stop()
+kernels = [e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+nccl = [e.time_range for e in kernels if "nccl" in e.name.lower()]
+other = [e.time_range for e in kernels if "nccl" not in e.name.lower()]
+beside = [a for a in nccl if any(a.start < b.end and b.start < a.end for b in other)]
+print(f"rank {dist.get_rank()}: {len(beside)} beside")
+dist.destroy_process_group()
+"""
+
+
+@REAL
+@TWO_GPUS
+def test_all_reduces_run_beside_the_kernels_of_backward(reader):
+    (reader.folder / "overlap.py").write_text(OVERLAP)
+    result = reader.run(f"{ALL} overlap.py")
+    assert result.code == 0, result
+    found = re.findall(r"rank \d+: (\d+) beside", result.out)
+    assert len(found) == GPUS and min(map(int, found)) > 0, result

@@ -103,7 +103,7 @@ def test_the_names_and_numbers_in_the_manifest_fit_together():
     assert f"until getent hosts {first};" in script and f"--rdzv-endpoint {first}:" in script
     assert f"--nnodes {spec['completions']} " in script
     assert spec["completions"] == spec["parallelism"] and spec["completionMode"] == "Indexed"
-    assert pod["restartPolicy"] == "Never"  # or podFailurePolicy would be refused
+    assert pod["restartPolicy"] == "Never"  # a failed pod is replaced, and its log stays
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["stage5"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     comment = (LAUNCH / "kubernetes.yaml").read_text()

@@ -23,11 +23,11 @@ def functions(source):
     return {node.name: ast.get_source_segment(source, node) for node in nodes}
 
 
-@pytest.mark.parametrize(("stage", "most"), list(zip(STAGES, [254, 260, 338, 331, 367])))
+@pytest.mark.parametrize(("stage", "most"), list(zip(STAGES, [258, 264, 342, 335, 371])))
 def test_the_size_of_a_stage(stage, most):
     upper, lower = split(ROOT / stage / "train.py")
     assert upper.count("\n") + lower.count("\n") <= most
-    assert lower.strip().count("\n") <= 173
+    assert lower.strip().count("\n") <= 176
 
 
 def test_no_function_is_longer_than_a_screen():
@@ -41,7 +41,7 @@ def test_no_function_is_longer_than_a_screen():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "most"), [(0, 1, 30), (2, 3, 77), (3, 4, 60)], ids=["1-2", "3-4", "4-5"]
+    ("before", "after", "most"), [(0, 1, 30), (2, 3, 80), (3, 4, 60)], ids=["1-2", "3-4", "4-5"]
 )
 def test_neighbours_differ_in_their_lesson_only(before, after, most):
     scripts = [str(ROOT / STAGES[i] / "train.py") for i in (before, after)]

@@ -1,7 +1,9 @@
 """The two minimal.py: equal weights on one rank, exact counts on two, and an honest difference."""
 
 import difflib
+import os
 import re
+import shutil
 
 import pytest
 import torch
@@ -84,14 +86,41 @@ def test_they_are_short():
 
 
 @pytest.mark.parametrize("script", [PLAIN, PARALLEL])
-def test_without_mnist_and_network_it_says_so_in_a_line(reader, called, monkeypatch, script):
-    monkeypatch.setitem(reader.env, "MNIST_ROOT", "nowhere")
+@pytest.mark.parametrize("wrong", ["no network", "damaged", "not writable"])
+def test_without_mnist_it_says_so_in_a_line(reader, called, monkeypatch, small_data, script, wrong):
+    root = reader.folder / "mnist"
+    if wrong == "damaged":
+        shutil.copytree(small_data, root)
+        os.truncate(root / "MNIST/raw/t10k-images-idx3-ubyte", 1000)
+    elif wrong == "not writable":  # nor by root
+        root.write_text("a file")
+    monkeypatch.setitem(reader.env, "MNIST_ROOT", str(root))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name, value in {**ONE_RANK, "MASTER_PORT": str(free_port())}.items():
         monkeypatch.setenv(name, value)
     result = called(script)
-    assert result.code == 1 and result.err == "no MNIST in nowhere: RuntimeError\n", result
+    assert result.code == 1 and result.err.count("\n") == 1, result
+    assert re.match(rf"no MNIST in {root}: \w+Error\(", result.err), result
     assert not dist.is_initialized(), "no rank had joined the others"
+
+
+def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch):
+    """Without one NCCL's barrier guesses the device, and warns."""
+    seen = {}
+
+    def join(backend, **options):
+        seen.update(options, backend=backend)
+        raise InterruptedError("seen enough")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: seen.update(own=device))
+    monkeypatch.setattr(dist, "init_process_group", join)
+    for name, value in {**ONE_RANK, "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InterruptedError):
+        called(PARALLEL)
+    own = torch.device("cuda", 1)
+    assert seen == {"backend": "nccl", "own": own, "device_id": own}
 
 
 @pytest.mark.parametrize("script", [PLAIN, PARALLEL])

@@ -1,9 +1,10 @@
 """A complete program on one device: regression with a small network, until the error is small.
 
 adapt_after.py is this program made data-parallel; docs/adapt.md goes through the steps.
-
-    python docs/examples/adapt_before.py
+Run it: python docs/examples/adapt_before.py
 """
+
+import argparse
 
 import torch
 import torch.nn as nn
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__).parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     x = 2 * torch.rand(12_000, 8) - 1
@@ -44,9 +46,9 @@ def main():
                 total[1] += len(y)
         error = (total[0] / total[1]).item()
         print(f"epoch {epoch}: error {error:.4f} on {total[1]:.0f} points")
+        torch.save(model.state_dict(), "regression.pt")
         if error < 0.01:
             break
-    torch.save(model.state_dict(), "regression.pt")
 
 
 if __name__ == "__main__":

@@ -11,20 +11,24 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+# PyTorch 2.14 warns of the older names.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def train(stage, model, batches, count):
     """Stage 0 averages gradients, as DDP does. What ZeRO-1, 2 and 3 add has their number."""
     # 1. The optimizer gets this rank's rows of each weight (views): it has state for these only.
     shards = count.shards = {w: mine(w.data) if stage >= 1 else w for w in model.parameters()}
 
-    def reduce_scatter(weight):  # 2. keeps the averaged gradient of this rank's rows
+    def keep_mine(weight):  # 2. keeps the averaged gradient of this rank's rows
         shards[weight].grad = torch.empty_like(shards[weight])
-        count(dist.reduce_scatter_tensor, shards[weight].grad, weight.grad, op=dist.ReduceOp.AVG)
+        count(reduce_scatter, shards[weight].grad, weight.grad, op=dist.ReduceOp.AVG)
         weight.grad = None
 
     if stage >= 2:  # 2. in backward, as soon as the gradient of a weight is complete
         for weight in shards:
-            weight.register_post_accumulate_grad_hook(reduce_scatter)
+            weight.register_post_accumulate_grad_hook(keep_mine)
     if stage >= 3:
         shard_parameters(model, shards, count)  # 3.
     adam = count.adam = torch.optim.Adam(shards.values())
@@ -39,14 +43,14 @@ def train(stage, model, batches, count):
         adam.step()
         if stage in (1, 2):  # 1. the rows that the other ranks have stepped
             for weight, shard in shards.items():
-                count(dist.all_gather_into_tensor, weight.data, shard)
+                count(all_gather, weight.data, shard)
     return shards.values()
 
 
 def shard_parameters(model, shards, count):
     def gather(layer, *_):
         layer.weight.untyped_storage().resize_(layer.weight.nbytes)
-        count(dist.all_gather_into_tensor, layer.weight.data, shards[layer.weight])
+        count(all_gather, layer.weight.data, shards[layer.weight])
 
     def release(weight):  # frees the memory; the tensor stays, with its shape and its hooks
         weight.untyped_storage().resize_(0)

@@ -55,7 +55,7 @@ class ScriptParser(Parser):
     def parse(self, inputstring: str, document: nodes.document) -> None:
         env = document.settings.env
         path = env.doc2path(env.docname, base=False)
-        language = {".py": "python", ".yaml": "yaml"}.get(path.suffix, "bash")
+        language = {".py": "python", ".yaml": "yaml", ".diff": "diff"}.get(path.suffix, "bash")
         section = nodes.section(ids=[nodes.make_id(str(path))])
         section += nodes.title(text=str(path), translatable=False)
         section += nodes.literal_block(inputstring, inputstring, language=language)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import torch.distributed as dist
 
-WORLD_SIZES = (2, 3)
+WORLD_SIZES = (2, 4)
 ON_A_NODE = 2
 ROUNDS = ("all come together", "rank 0 comes first", "the file is there")
 CONTENT = bytes(range(200))

@@ -2,8 +2,10 @@
 
 No bound is a time on the clock: a busy machine must not change a verdict. A rank that is done stays
 until all others are; the ranks are ended when none of those that are left has used the processor
-for IDLE seconds (they wait for one another), or when one has used it for BUSY seconds, or printed
-more than FLOOD bytes.
+for IDLE seconds, or wanted to (they wait for one another), or when one has used it for BUSY
+seconds, or printed more than FLOOD bytes.
+
+What `observe` returns travels as plain data: nothing of the reader's runs in the checker.
 """
 
 import contextlib
@@ -11,8 +13,8 @@ import faulthandler
 import importlib.util
 import linecache
 import multiprocessing
+import numbers
 import os
-import pickle
 import re
 import signal
 import sys
@@ -25,8 +27,11 @@ from pathlib import Path
 from types import ModuleType
 
 import psutil
+import torch
+import torch.distributed as dist
 
-IDLE, BUSY, FLOOD = 6.0, 60.0, 2_000_000  # seconds, seconds of processor time, bytes
+IDLE, BUSY, FLOOD = 2.0, 60.0, 2_000_000  # seconds, seconds of processor time, bytes
+RUNS = psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP  # runs, or would if it were let
 PRELOADED = ["torch.distributed.nn", "torch._dynamo", "torch.optim", "exercises.checks.ranks"]
 
 
@@ -49,6 +54,31 @@ def load(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # so that its functions can be pickled
     spec.loader.exec_module(module)
     return module
+
+
+class Shown:
+    """Stands for an object of any other class in what a rank has returned: only its text."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def plain(value):
+    """The same value without the reader's classes: a NamedTuple is a tuple, a Counter a dict."""
+    if isinstance(value, dict):
+        return {plain(key): plain(one) for key, one in value.items()}
+    for kind in (list, tuple, set):
+        if isinstance(value, kind):
+            return kind(map(plain, value))
+    if torch.is_tensor(value):
+        return value.detach().as_subclass(torch.Tensor)
+    for kind, made in {str: str, bytes: bytes, numbers.Integral: int, numbers.Real: float}.items():
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return made(value)
+    return value if value is None or isinstance(value, bool) else Shown(repr(value))
 
 
 def run(file: Path, check: Path, world_size: int) -> list[Rank]:
@@ -88,14 +118,14 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) 
     os.chdir(folder)
     result = {}
     try:
-        result["values"] = observe(rank, world_size, folder, file, check)
+        result["values"] = plain(observe(rank, world_size, folder, file, check))
     except BaseException as error:  # SystemExit, too: the rank has left
         place = where(traceback.extract_tb(error.__traceback__), file)
         if isinstance(error, SyntaxError) and error.filename == str(file):
             place = line(file, error.lineno)
         result |= {"error": f"{type(error).__name__}: {error}".strip(": "), "place": place}
     part = folder / f"{rank}.part"
-    part.write_bytes(pickle.dumps(result))
+    torch.save(result, part)
     part.rename(folder / f"{rank}.done")
     if "error" in result:  # after that: the checker ends all ranks as soon as it sees this file
         (folder / f"{rank}.failed").touch()
@@ -111,9 +141,6 @@ def end_with_the_checker() -> None:
 
 
 def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> dict:
-    import torch
-    import torch.distributed as dist
-
     torch.set_num_threads(1)
     torch.manual_seed(1000 + rank)
     checks = load(check)
@@ -140,7 +167,7 @@ def line(file: Path, number: int) -> str:
 
 def watch(processes: list, folder: Path) -> dict[int, str]:
     """Wait until all ranks are done -> {rank: why it has to be ended}, empty if all are."""
-    used, since = {}, time.monotonic()
+    used, since, looks = {}, time.monotonic(), []
     while True:
         left = [n for n in range(len(processes)) if not (folder / f"{n}.done").exists()]
         if not left:
@@ -152,35 +179,44 @@ def watch(processes: list, folder: Path) -> dict[int, str]:
             out = folder / f"{n}.out"
             if out.exists() and out.stat().st_size > FLOOD:
                 return dict.fromkeys(alive, "waits") | {n: "prints"}
-        now = {n: seconds_used(processes[n].pid) for n in left}
+        now, wanted = {}, False
+        for n in left:
+            now[n], runs = seconds_used(processes[n].pid)
+            wanted |= runs
         if busy := [n for n in left if now[n] > BUSY]:
-            return dict.fromkeys(alive, "waits") | stacks(busy, processes, "computes")
+            return dict.fromkeys(alive, "waits") | stacks(busy, processes, folder, "computes")
         if now.keys() != used.keys() or any(now[n] - used[n] > 0.02 for n in now):
-            used, since = now, time.monotonic()
-        elif time.monotonic() - since > IDLE:
-            return stacks(left, processes, "waits")
+            used, since, looks = now, time.monotonic(), []
+        looks.append(wanted)  # to compute: on a busy machine a rank may have to wait for that
+        if time.monotonic() - since > IDLE:
+            if sum(looks) < len(looks) / 2:
+                return stacks(left, processes, folder, "waits")
+            since, looks = time.monotonic(), []
         time.sleep(0.05)
 
 
-def seconds_used(pid: int) -> float:
-    """Processor seconds of a process and of all that it has started."""
-    total = 0.0
+def seconds_used(pid: int) -> tuple[float, bool]:
+    """Processor seconds of a process and of all that it has started; does one want more now?"""
+    total, runs = 0.0, False
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for member in [process, *process.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
                 times = member.cpu_times()
                 total += times.user + times.system
-    return total
+                runs |= psutil.LINUX and member.status() in RUNS
+    return total, runs
 
 
-def stacks(ranks: list[int], processes: list, reason: str) -> dict[int, str]:
-    """Let the ranks write down where they are."""
+def stacks(ranks: list[int], processes: list, folder: Path, reason: str) -> dict[int, str]:
+    """Let the ranks write down where they are; a process that is stopped or gone does not."""
     if sys.platform != "win32":
         for n in ranks:
             with contextlib.suppress(OSError):
                 os.kill(processes[n].pid, signal.SIGUSR1)
-        time.sleep(0.5)
+        end, files = time.monotonic() + IDLE, [folder / f"{n}.stack" for n in ranks]
+        while time.monotonic() < end and not all(f.exists() and f.stat().st_size for f in files):
+            time.sleep(0.05)
     return dict.fromkeys(ranks, reason)
 
 
@@ -205,7 +241,8 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
         rank.output = out.read_bytes()[-2000:].decode(errors="replace")
     done = folder / f"{number}.done"
     if reason is None and done.exists():  # with a reason, it may have failed while all were ended
-        result = pickle.loads(done.read_bytes())
+        with torch.serialization.safe_globals([Shown]):
+            result = torch.load(done, weights_only=True)
         rank.end = "raised" if "error" in result else "finished"
         rank.values = result.get("values", {})
         rank.message, rank.place = result.get("error", ""), result.get("place", "")

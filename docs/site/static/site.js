@@ -3,7 +3,7 @@ document.addEventListener("DOMContentLoaded", () => {
   // 1. A page with the reader's words in its title comes before one that has them somewhere.
   const query = new URLSearchParams(window.location.search).get("q") ?? "";
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  Scorer.score = ([docname, title, anchor, description, score]) =>
+  Scorer.score = ([, title, , , score]) =>
     score + 10 * words.filter((word) => title.toLowerCase().includes(word)).length;
 
   // 2. The lines shown of a page come from its text, not from the theme's buttons and lists.

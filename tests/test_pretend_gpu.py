@@ -1,0 +1,62 @@
+"""tests/test_gpu.py on two pretended GPUs, and mistakes that those must find.
+
+pretend_gpu.py says what that shows, and what only real GPUs can show.
+"""
+
+import shutil
+
+import pytest
+import test_gpu
+from conftest import ROOT
+
+PRETEND = f"python {ROOT}/tests/pretend_gpu.py 2"
+TORCHRUN = f"{PRETEND} torchrun --standalone --nproc-per-node 2"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(test_gpu.GPUS > 0, reason="test_gpu.py runs on the GPUs that are here"),
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name in vars(test_gpu) if name.startswith("test_")])
+def test_what_gpus_should_show_on_two_pretended_ones(reader, name):
+    command = f"{PRETEND} python -m pytest -p no:cacheprovider {ROOT}/tests/test_gpu.py::{name}"
+    result = reader.run(command, timeout=850)
+    last = result.out.splitlines()[-1]
+    only_real = test_gpu.REAL.mark in getattr(vars(test_gpu)[name], "pytestmark", [])
+    assert result.code == 0 and ("skipped" in last) == only_real, result
+
+
+def broken(reader, right, wrong):
+    """A copy of stage 5 in which one line is another, beside what makes a rank fail."""
+    source = (ROOT / "05_multinode/train.py").read_text()
+    assert source.count(right) == 1, right
+    (reader.folder / "broken/rehearsal").mkdir(parents=True)
+    (reader.folder / "broken/train.py").write_text(source.replace(right, wrong))
+    shutil.copy(ROOT / test_gpu.FAULTY, reader.folder / "broken/rehearsal")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("torch.cuda.set_device(device)", "pass", "tensor on cuda:0, this rank has cuda:1"),
+        ('torch.device("cuda", local_rank)', 'torch.device("cuda")', "with a specified index"),
+        ("dist.all_reduce(correct)", "dist.all_reduce(correct.cpu())", "device type cpu"),
+        ("labels.to(device, non_blocking=True)", "labels", "to be on the same device"),
+        ("torch.zeros((), device=device)", "torch.zeros(())", "to be on the same device"),
+        ("Event(enable_timing=True)", "Event()", "enable_timing=True"),
+    ],
+)
+def test_a_mistake_is_found(reader, right, wrong, told):
+    broken(reader, right, wrong)
+    result = reader.run(f"{TORCHRUN} broken/train.py {test_gpu.TRAIN}")
+    assert result.code == 1 and told in result.err, result
+
+
+def test_who_leaves_nccl_after_an_exception_is_not_named(reader):
+    """It waits there, and torchrun blames a rank that has waited for it."""
+    broken(reader, "if not cuda or failure is None:", "if True:")
+    faulty = "broken/rehearsal/faulty_rank.py 'raises 1'"
+    result = reader.run(f"{TORCHRUN} {faulty} {test_gpu.TRAIN} --timeout 10")
+    assert test_gpu.root_cause(result)[:2] == (0, -6), result
+    assert "an image is missing" not in result.err, result
