@@ -50,6 +50,7 @@ def mirror(small_data, tmp_path_factory):
                     all_nodes.set()
                 if not all_nodes.wait(60):
                     Handler.alone = True
+                    all_nodes.set()
             self.path = f"/{file}"
             super().do_GET()
 
