@@ -49,7 +49,8 @@ def mirror(small_data, tmp_path_factory):
                 if len(seen) == Handler.nodes:
                     all_nodes.set()
                 if not all_nodes.wait(60):
-                    Handler.alone = True
+                    Handler.alone, Handler.delay = True, 0.0
+                    all_nodes.set()
             self.path = f"/{file}"
             super().do_GET()
 
@@ -111,9 +112,9 @@ def test_each_node_downloads_once_and_all_nodes_at_the_same_time(reader, mirror,
     env = {**mirror.settings, "CUDA_VISIBLE_DEVICES": ""}
     disks = [{"NODE": node, "MNIST_ROOT": str(reader.folder / f"disk{node}")} for node in "01"]
     result = reader.finish_all(reader.start_nodes(script, 2, [{**env, **disk} for disk in disks]))
-    assert result.code == 0, result
-    assert len(mirror.requests) == 8 and set(mirror.requests.values()) == {1}, mirror.requests
     assert not mirror.handler.alone, "one node waited for the other one's download"
+    assert len(mirror.requests) == 8 and set(mirror.requests.values()) == {1}, mirror.requests
+    assert result.code == 0, result
 
 
 def test_a_download_that_breaks_is_one_line(mirrored, called):
