@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 
@@ -92,6 +93,9 @@ def run(file: Path, check: Path, world_size: int) -> list[Rank]:
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":  # PyTorch is imported once, then forked
         context.set_forkserver_preload(PRELOADED)
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the checker's alone
+        forkserver.ensure_running()
+        signal.signal(signal.SIGINT, handler)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         arguments = (world_size, Path(folder), file, check)
         processes = [
