@@ -84,6 +84,11 @@ def note_weights(model: nn.Module) -> list:
     return notes
 
 
+def parameters(model: nn.Module) -> torch.Tensor:
+    """A copy of the parameters: one vector."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
 def note_rows(model: nn.Module) -> list:
     """A list that gets the number of rows of each batch that the model is given."""
     rows = []
