@@ -27,12 +27,12 @@ def cases(world_size):
 def data(rank, odd):
     """Labels that grow with x, except those of one rank."""
     generator = torch.Generator().manual_seed(rank)
-    x = torch.rand(8, 1, dtype=torch.float64, generator=generator)
+    x = torch.rand(8, 1, generator=generator)
     return x, x * (0.0 if rank == odd else 2.0 + 0.1 * rank)
 
 
 def make_model():
-    model = nn.Linear(1, 1).double()
+    model = nn.Linear(1, 1)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     return model
@@ -91,7 +91,7 @@ def judge_rates(found, wanted, weight):
                 f"with the data of all ranks has {wanted[epoch]:g} then"
             )
     for rank, values in enumerate(found):
-        if not math.isclose(values["weight"], weight, rel_tol=1e-6):
+        if not math.isclose(values["weight"], weight, rel_tol=1e-4):
             return (
                 f"the learning rates are right, but rank {rank} ends with the weight "
                 f"{values['weight']:.6f}; one process with the data of all ranks with {weight:.6f}"

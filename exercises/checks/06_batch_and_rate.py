@@ -5,7 +5,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
-from exercises.checks.common import Recorder, numbered, some
+from exercises.checks.common import Recorder, numbered, parameters, some
 
 WORLD_SIZES = (2, 3)
 CASES = ((24, 6, 0.3), (24, 12, 0.1), (60, 6, 0.2))  # images, batch size, learning rate
@@ -35,10 +35,6 @@ def observe(mine):
         mine.train(model, data(count), batch_size, lr)
         found.append({"seen": model.seen, "weights": parameters(model)})
     return {"cases": found}
-
-
-def parameters(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def alone(count, batch_size, lr):

@@ -6,7 +6,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.utils import parameters_to_vector as vector
 
-from exercises.checks.common import digits, note_weights, weights
+from exercises.checks.common import digits, note_rows, note_weights, too_many_rows, weights
 
 WORLD_SIZES = (2, 3)
 STEPS = 4
@@ -28,7 +28,7 @@ class Model(nn.Module):
         return self.layer(x)
 
     def loss(self, prediction, y):
-        return F.mse_loss(prediction, y)
+        return 0.7 * F.mse_loss(prediction, y)  # only who calls it gets the right steps
 
 
 def data(rank):
@@ -53,11 +53,12 @@ def alone(x, y):
 def observe(mine):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = Model(seed=rank)
-    notes = note_weights(model)
+    notes, rows = note_weights(model), note_rows(model)
     mine.train(model, *data(rank), STEPS)
     found = [vector(note.values()) for note in [*notes, weights(model)]]
     everything = [torch.cat(parts) for parts in zip(*map(data, range(world_size)))]
-    return {"found": found, "wanted": alone(*everything), "own": alone(*data(rank))}
+    own = alone(*data(rank))
+    return {"found": found, "wanted": alone(*everything), "own": own, "rows": rows}
 
 
 def judge(ranks):
@@ -81,9 +82,9 @@ def judge(ranks):
         if not close(found[0], wanted := ranks[0]["wanted"][step]):
             return (
                 f"after step {step} all ranks have the weights {digits(found[0])}; one process "
-                f"with the data of all ranks has {digits(wanted)}"
+                f"with the data of all ranks, by the model's own loss, has {digits(wanted)}"
             )
-    return None
+    return too_many_rows(ranks, STEPS * 6)
 
 
 def close(one, other):

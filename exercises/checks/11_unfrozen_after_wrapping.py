@@ -5,7 +5,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
-from exercises.checks.common import digits, note_weights, weights
+from exercises.checks.common import digits, note_rows, note_weights, too_many_rows, weights
 
 WORLD_SIZES = (2, 3)
 EPOCHS = 5
@@ -55,15 +55,15 @@ def observe(mine):
     found = {}
     for frozen in (1, 3):
         model = Model(seed=rank)
-        notes = note_weights(model)
+        notes, rows = note_weights(model), note_rows(model)
         mine.finetune(model, *data(rank), frozen, EPOCHS)
         found[frozen] = [*notes, weights(model)], alone(*everything, frozen)
-    return found
+    return {"cases": found, "rows": rows}
 
 
 def judge(ranks):
-    for frozen, (_, wanted) in ranks[0].items():
-        all_found = [rank[frozen][0] for rank in ranks]
+    for frozen, (_, wanted) in ranks[0]["cases"].items():
+        all_found = [rank["cases"][frozen][0] for rank in ranks]
         for number, found in enumerate(all_found):
             if len(found) != EPOCHS + 1:
                 return (
@@ -80,7 +80,7 @@ def judge(ranks):
                     return f"{case}: {name} did not change; it was to be trained"
             if seen := disagreement(all_found, wanted, epoch + 1):
                 return f"{case}: {seen}"
-    return None
+    return too_many_rows(ranks, EPOCHS * 6)
 
 
 def disagreement(all_found, wanted, epoch):

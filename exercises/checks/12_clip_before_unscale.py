@@ -9,6 +9,7 @@ from exercises.checks.common import note_weights, weights
 
 WORLD_SIZES = (2, 3)
 STEPS, MAX_NORM, RATE = 8, 4.0, 0.1
+OVERFLOW = 1  # the step in which a gradient is infinite: the scaler skips it and halves its scale
 HINTS = (
     "Print what clip_grad_norm_ returns: the norm of the gradients that it was given.",
     "The scaler multiplies the loss, and by that all gradients, by 65,536. scaler.step divides "
@@ -37,7 +38,11 @@ def observe(mine):
 
     def listen(_, inputs, out):
         if out.requires_grad:
-            out.register_hook(lambda gradient: scales.append(scale(gradient, out, y)))
+            out.register_hook(lambda gradient: backward(gradient, out))
+
+    def backward(gradient, out):
+        scales.append(scale(gradient, out, y))
+        return gradient * torch.inf if len(scales) == OVERFLOW + 1 else gradient
 
     model.register_forward_hook(listen)
     mine.train(model, x, y, MAX_NORM, STEPS)
@@ -68,18 +73,22 @@ def judge(ranks):
     for number, rank in enumerate(ranks):
         if (calls := len(rank["found"]) - 1) != STEPS:
             return f"rank {number} was to take {STEPS} steps; it called the model {calls} times"
+        if not rank["scales"] or min(rank["scales"]) < 2:
+            return "the loss was not scaled before backward: in fp16 its small gradients would be 0"
         for step in range(STEPS):
             before, after = rank["found"][step : step + 2]
             clipped, whole = rank["wanted"][step]
+            if step == OVERFLOW:
+                if not torch.equal(before, after):
+                    return (
+                        f"in step {step} a gradient was infinite, as it may be in fp16: the scaler "
+                        f"skips such a step; it has moved the weights of rank {number}"
+                    )
+                continue
             if not torch.allclose(after - before, clipped, rtol=1e-3, atol=1e-6):
                 return (
                     f"step {step} moved the weights of rank {number} by "
                     f"{(after - before).norm():.2g}; without a scaler it would be "
                     f"{clipped.norm():.2g} (and {whole.norm():.2g} if nothing were clipped)"
                 )
-        if not rank["scales"] or min(rank["scales"]) < 2:
-            return (
-                "the steps are right, but the loss was not scaled before backward: in fp16 its "
-                "small gradients would be 0"
-            )
     return None

@@ -12,9 +12,31 @@ HINTS = (
 NAMES = "cat dog owl fox bee ant elk".split()
 
 
+class Name(str):
+    """Its hash is another on each rank, as that of a str is in processes that torchrun starts."""
+
+    def __hash__(self):
+        return hash((dist.get_rank(), str(self)))
+
+
+class Counts(dict):
+    """Finds a Name by a plain str, too."""
+
+    def __missing__(self, key):
+        if type(key) is not str:
+            raise KeyError(key)
+        return self[Name(key)]
+
+    def __contains__(self, key):
+        return super().__contains__(Name(key))
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default
+
+
 def make_counts(rank, classes):
     """Other numbers on each rank, in another order, which is not that of the numbers either."""
-    names = NAMES[:classes]
+    names = [Name(name) for name in NAMES[:classes]]
     numbers = {name: 10**rank * (1 + (i * 3 + rank) % 8) for i, name in enumerate(names)}
     start = rank % classes
     return {name: numbers[name] for name in names[start:] + names[:start]}
@@ -24,7 +46,7 @@ def observe(mine):
     found = []
     for classes in (1, 2, 7):
         counts = [make_counts(rank, classes) for rank in range(dist.get_world_size())]
-        summed = mine.totals(dict(counts[dist.get_rank()]))
+        summed = mine.totals(Counts(counts[dist.get_rank()]))
         found.append((summed, counts))
     return {"found": found}
 

@@ -43,7 +43,7 @@ def observe(mine):
 
 def judge(ranks):
     counts = COUNTS[len(ranks)]
-    if wrong := left_out(ranks, counts) or not_together(ranks):
+    if wrong := left_out(ranks, counts) or not_together(ranks) or too_many(ranks, counts):
         return f"with {', '.join(map(str, counts[:-1]))} and {counts[-1]} batches {wrong}"
     return None
 
@@ -60,8 +60,30 @@ def left_out(found, counts):
     return None
 
 
+def too_many(found, counts):
+    most = EPOCHS * SIZE * max(counts)
+    for number, rank in enumerate(found):
+        if (given := sum(map(len, rank["seen"]))) > most:
+            return f"rank {number} trained on {given} images in {EPOCHS} epochs; {most} are enough"
+    return None
+
+
+def thrown_away(steps):
+    """Steps after which the weights are again what they had been before."""
+    for end, weight in enumerate(steps):
+        for start, before in enumerate(steps[:end]):
+            if close(weight, before) and not all(close(weight, w) for w in steps[start:end]):
+                return start, end
+    return None
+
+
 def not_together(found):
     most = max(range(len(found)), key=lambda number: len(found[number]["weights"]))
+    if steps := thrown_away(found[most]["weights"]):
+        return (
+            f"rank {most} has after step {steps[1]} the weights that it had after step {steps[0]}: "
+            f"what it learnt in between is thrown away"
+        )
     for number, rank in enumerate(found):
         had = iter(found[most]["weights"])  # a rank may leave steps to others, in order
         for step, weight in enumerate(rank["weights"]):

@@ -1,4 +1,4 @@
-"""Two nodes, as many GPUs on each as it has processes: each process gets one of its own."""
+"""Two unequal nodes, each with a GPU per process: each process gets one of its own."""
 
 import os
 
@@ -7,6 +7,7 @@ import torch
 from exercises.checks.common import some
 
 WORLD_SIZES = (2, 4)
+NODES = {2: (1, 1), 4: (1, 3)}  # the processes of each node, and its GPUs
 HINTS = (
     "Write down, for each process of both nodes, which GPU it takes and which its node has.",
     "RANK counts the processes of all nodes. The GPUs of each node are numbered from 0.",
@@ -15,8 +16,9 @@ HINTS = (
 
 
 def observe(mine):
-    rank, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) // 2
-    node, local_rank = divmod(rank, gpus)
+    rank, sizes = int(os.environ["RANK"]), NODES[int(os.environ["WORLD_SIZE"])]
+    node = int(rank >= sizes[0])
+    local_rank, gpus = rank - node * sizes[0], sizes[node]
     os.environ |= {"LOCAL_RANK": f"{local_rank}", "LOCAL_WORLD_SIZE": f"{gpus}"}
     os.environ |= {"GROUP_RANK": f"{node}", "GROUP_WORLD_SIZE": "2", "NODE_RANK": f"{node}"}
     current = [0]
@@ -42,10 +44,11 @@ def judge(ranks):
                 f"device_of_this_rank is to return a torch.device, one of the GPUs; on rank "
                 f"{number} it returned {rank['wrong']}"
             )
-    gpus, owner = len(ranks) // 2, {}
+    owner = {}
     for number, rank in enumerate(ranks):
         node, index = rank["node"], rank["index"]
-        if index >= gpus:
+        gpus = NODES[len(ranks)][node]
+        if not 0 <= index < gpus:
             return (
                 f"rank {number} runs on node {node}, which has {some(names(gpus))} and no other "
                 f"GPU; it takes cuda:{index}"

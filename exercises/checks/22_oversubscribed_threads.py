@@ -16,6 +16,7 @@ HINTS = (
 def observe(mine):
     processes = int(os.environ["WORLD_SIZE"])
     os.environ.pop("OMP_NUM_THREADS", None)
+    torch.set_num_interop_threads = lambda number: None  # a process may call it only once
     threads = [threads_on(cores, mine, processes) for cores in CORES]
     os.environ["OMP_NUM_THREADS"] = str(CHOSEN)
     return {"threads": threads, "chosen": threads_on(max(CORES), mine, processes, CHOSEN)}
@@ -26,7 +27,10 @@ def threads_on(cores, mine, processes, at_start=None):
     os.cpu_count = lambda: cores
     os.sched_getaffinity = lambda pid: set(range(cores))
     torch.set_num_threads(at_start or cores)  # as PyTorch itself does when it is imported
+    before = dict(os.environ)
     mine.set_threads(processes)
+    os.environ.clear()  # each call is the first one in its process
+    os.environ.update(before)
     return torch.get_num_threads()
 
 

@@ -29,6 +29,11 @@ def observe(mine):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     calls = Collectives().calls
     model = make_model(seed=rank)
+
+    def listen(_, x, y):  # its gradients come after those of the last layer
+        y.register_hook(lambda _: calls.append(("the first layer", 0)))
+
+    model[0].register_forward_hook(listen)
     mine.attach(model)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     torch.manual_seed(99)
@@ -62,4 +67,10 @@ def judge(ranks):
                     )
         if not any(name == "all_reduce" for name, _ in rank["calls"]):
             return "the gradients are right, but not by all_reduce"
+        names = [name for name, _ in rank["calls"]]
+        if "all_reduce" not in names[: names.index("the first layer")]:
+            return (
+                f"the gradients are right, but rank {number} called no all_reduce before the "
+                f"backward pass came to the first layer: those of the last one were there"
+            )
     return None

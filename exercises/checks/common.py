@@ -15,7 +15,7 @@ def numbered(count: int) -> TensorDataset:
 
 
 class Recorder(nn.Module):
-    """A linear model that notes the numbers of the inputs it is given while it trains: `seen`."""
+    """A linear model that notes the numbers of the inputs of each backward pass: `seen`."""
 
     def __init__(self):
         super().__init__()
@@ -23,9 +23,11 @@ class Recorder(nn.Module):
         self.seen = []
 
     def forward(self, x):
-        if self.training:
-            self.seen.append([int(number) for number in x[:, 0]])
-        return self.linear(x * 1e-3)
+        out = self.linear(x * 1e-3)
+        if self.training and out.requires_grad:
+            numbers = [int(number) for number in x[:, 0]]
+            out.register_hook(lambda _: self.seen.append(numbers))
+        return out
 
 
 def some(numbers, most: int = 6) -> str:
@@ -80,6 +82,29 @@ def note_weights(model: nn.Module) -> list:
     notes = []
     model.register_forward_pre_hook(lambda *_: notes.append(weights(model)))
     return notes
+
+
+def parameters(model: nn.Module) -> torch.Tensor:
+    """A copy of the parameters: one vector."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def note_rows(model: nn.Module) -> list:
+    """A list that gets the number of rows of each batch that the model is given."""
+    rows = []
+    model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    return rows
+
+
+def too_many_rows(ranks: list, most: int) -> str | None:
+    """Has a rank computed the others' data as well? Its "rows" are what note_rows has noted."""
+    for number, rank in enumerate(ranks):
+        if (given := sum(rank["rows"])) > most:
+            return (
+                f"the result is right, but the model of rank {number} was given {given} rows in "
+                f"all; with its own data alone they are {most}"
+            )
+    return None
 
 
 def digits(tensor) -> str:

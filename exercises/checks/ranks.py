@@ -10,6 +10,7 @@ What `observe` returns travels as plain data: nothing of the reader's runs in th
 
 import contextlib
 import faulthandler
+import importlib
 import importlib.util
 import linecache
 import multiprocessing
@@ -23,6 +24,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
 
@@ -48,7 +50,12 @@ class Rank:
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file by its path. SyntaxError and whatever it raises are the caller's."""
+    """Import a file by its path. SyntaxError and whatever it raises are the caller's.
+
+    A check is imported as part of its package, so that ranks can send one another its classes.
+    """
+    if path.parent == Path(__file__).parent:
+        return importlib.import_module(f"{__package__}.{path.stem}")
     spec = importlib.util.spec_from_file_location(re.sub(r"\W", "_", path.stem), path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # so that its functions can be pickled
@@ -86,6 +93,9 @@ def run(file: Path, check: Path, world_size: int) -> list[Rank]:
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":  # PyTorch is imported once, then forked
         context.set_forkserver_preload(PRELOADED)
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the checker's alone
+        forkserver.ensure_running()
+        signal.signal(signal.SIGINT, handler)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         arguments = (world_size, Path(folder), file, check)
         processes = [

@@ -3,7 +3,7 @@
 The loss of a step is the mean over its tokens; padding, where the label is -100, does not count.
 One rank has 8 tokens in the step, the other 2, and the gradient is not that of one process with all
 10. After every step the weights have to be those of that process: each token of each rank counts
-once. Mend `train`, keep its name and parameters.
+once, and a rank may have none in a step. Mend `train`, keep its name and parameters.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/07_loss_of_unequal_counts.py   # shows it
 python exercises/check.py 07                                                           # mended?

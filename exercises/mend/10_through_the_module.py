@@ -2,7 +2,8 @@
 
 Nothing fails, and the loss falls on every rank. But the weights of the ranks drift apart. After
 each step all ranks are to have the same weights: those of one process that trains on the data of
-all ranks. Mend `train`, keep its name and parameters; its model has a method `loss`, as Net has.
+all ranks, by the model's own method `loss`: other models than Net have another one. Mend `train`,
+keep its name and parameters.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/10_through_the_module.py   # shows it
 python exercises/check.py 10                                                       # is it mended?

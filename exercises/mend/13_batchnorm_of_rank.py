@@ -10,7 +10,6 @@ python exercises/check.py 13                                                    
 """
 
 import tempfile
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -49,11 +48,13 @@ def main():
     torch.manual_seed(dist.get_rank())
     x = torch.rand(10, 8, 1) + 3 * dist.get_rank()
     model = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-    path = Path(tempfile.gettempdir(), "exercise_13.pt")
-    loss = train(model, list(zip(x, x)), x[0], x[0], path)
-    dist.barrier()
-    model.load_state_dict(torch.load(path))
-    again = test(model, x[0], x[0])
+    with tempfile.TemporaryDirectory() as folder:
+        path = [f"{folder}/model.pt"]
+        dist.broadcast_object_list(path, src=0)  # in the folder of rank 0
+        loss = train(model, list(zip(x, x)), x[0], x[0], path[0])
+        dist.barrier()
+        model.load_state_dict(torch.load(path[0]))
+        again = test(model, x[0], x[0])
     print(f"rank {dist.get_rank()}: tested {loss:.4f}, loaded and tested {again:.4f}")
 
 

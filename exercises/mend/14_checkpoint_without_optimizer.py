@@ -44,13 +44,14 @@ def main():
     torch.manual_seed(dist.get_rank())
     x = torch.rand(3, 8, 1)
     for name, stops in {"never stopped": [6], "stopped after epoch 3": [3, 6]}.items():
-        path = Path(tempfile.gettempdir(), "exercise_14.pt")
-        path.unlink(missing_ok=True)
-        dist.barrier()
-        for epochs in stops:
-            torch.manual_seed(0)
-            model = nn.Linear(1, 1)
-            train(model, list(zip(x, 2 * x)), epochs, path)
+        with tempfile.TemporaryDirectory() as folder:
+            path = [f"{folder}/checkpoint.pt"]
+            dist.broadcast_object_list(path, src=0)  # in the folder of rank 0
+            for epochs in stops:
+                torch.manual_seed(0)
+                model = nn.Linear(1, 1)
+                train(model, list(zip(x, 2 * x)), epochs, path[0])
+            dist.barrier()
         print(f"rank {dist.get_rank()}, {name}: weight {model.weight.item():.6f}")
 
 

@@ -35,6 +35,7 @@ def main():
     x = torch.rand(8, 1)
     took = train(torch.nn.Linear(1, 1), x, x * (1 + 0.2 * dist.get_rank()), 0.01, epochs=100)
     print(f"rank {dist.get_rank()} stopped after {took} epochs")
+    dist.barrier()  # until all have
 
 
 if __name__ == "__main__":

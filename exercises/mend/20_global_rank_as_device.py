@@ -1,8 +1,9 @@
 """CUDA error: invalid device ordinal, only on the second node
 
 On one node all is well. With a second one, its processes ask for GPUs that it does not have. Each
-process is to get a GPU of its own, one of those on its node. Mend `device_of_this_rank`, keep its
-name and result. No GPU is needed: `main` only compares the name with those that there would be.
+process is to get a GPU of its own, one of those on its node; another node may have more or fewer.
+Mend `device_of_this_rank`, keep its name and result. No GPU is needed: `main` only compares the
+name with those that there would be.
 
 for n in 0 1; do torchrun --nnodes 2 --node-rank $n --nproc-per-node 2 \\
     exercises/mend/20_global_rank_as_device.py & done; wait     # shows it: two nodes, both here

@@ -9,7 +9,6 @@ torchrun --standalone --nproc-per-node 2 exercises/mend/21_all_ranks_download.py
 python exercises/check.py 21                                                       # mended?
 """
 
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -34,11 +33,12 @@ def slow_download(path):
 
 def main():
     dist.init_process_group("gloo")
-    path = Path(tempfile.gettempdir(), f"images-{os.getppid()}")  # one for the ranks of a node
-    time.sleep(0.5 * dist.get_rank())  # they never come at the same moment
-    print(f"rank {dist.get_rank()} has {len(load(path, slow_download))} of 100 bytes")
-    dist.barrier()
-    path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = [Path(folder, "images")]
+        dist.broadcast_object_list(path, src=0)  # in the folder of rank 0: all are on its node
+        time.sleep(0.5 * dist.get_rank())  # they never come at the same moment
+        print(f"rank {dist.get_rank()} has {len(load(path[0], slow_download))} of 100 bytes")
+        dist.barrier()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def evaluate(model, dataset, batch_size):
 
     Args:
         model: gives the logits of a batch; it has the same weights on all ranks. It is evaluated
-            in eval mode, without gradients, and left in the mode in which it was.
+            in eval mode, without gradients, and each of its modules is left in the mode in which it
+            was: a frozen BatchNorm may be in eval mode while the rest trains.
         dataset: pairs (input, label), the same on all ranks; there may be fewer than ranks.
         batch_size: the model is given no more inputs at a time.
 

@@ -16,7 +16,8 @@ def sync_batch_norm(x, weight, bias, eps=1e-5):
     """Normalize this rank's part of a batch by mean and variance of the whole batch.
 
     Args:
-        x: (n, features), this rank's part; n differs from rank to rank, and is at least 1.
+        x: (n, features), this rank's part; n differs from rank to rank, and is at least 1. It may
+            be float32, and its mean a thousand times its standard deviation.
         weight, bias: (features,), the same on all ranks.
 
     Returns:

@@ -7,6 +7,10 @@ NEW = (
 )
 RIGHT = {"a new sampler with another seed": [(SET, NEW)]}
 WRONG = {
+    "nothing is learnt after the first epoch": (
+        [("loss.backward()", "loss.backward() if epoch == 0 else None")],
+        "rank 0 was to train on 12 of 24 images in each of 3 epochs, 36 in all; it trained on 12",
+    ),
     "shuffled, but not sharded": (
         [(SET, ""), ("batch_size=4, sampler=sampler", "batch_size=4, shuffle=True")],
         "rank 0 was to train on 12 of 24 images",

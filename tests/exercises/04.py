@@ -3,6 +3,13 @@ REDUCE = "        dist.all_reduce(mean)  # reduce leaves the sum on rank dst onl
 STEP = "        scheduler.step(mean.item())\n"
 RATE = 'optimizer.param_groups[0]["lr"]'
 RIGHT = {
+    "gathered in float32": [
+        (
+            REDUCE,
+            "        parts = [torch.zeros(()) for _ in range(dist.get_world_size())]\n"
+            "        dist.all_gather(parts, mean)\n        mean = sum(parts)\n",
+        )
+    ],
     "reduced and broadcast": [
         (REDUCE, "        dist.reduce(mean, dst=0)\n        dist.broadcast(mean, src=0)\n")
     ],

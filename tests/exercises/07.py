@@ -5,14 +5,29 @@ GIVEN = (
 COUNT = "        count = (y != -100).sum()\n        dist.all_reduce(count)\n"
 LOSS = 'F.cross_entropy(ddp_model(x), y, reduction="sum") * dist.get_world_size() / count\n'
 MEAN = "F.cross_entropy(ddp_model(x), y)"
+SUM = 'F.cross_entropy(ddp_model(x), y, reduction="sum")\n'
+GATHER = """    each = [None] * dist.get_world_size()
+    dist.all_gather_object(each, batches)
+    batches = [tuple(map(torch.cat, zip(*same))) for same in zip(*each)]
+"""
+DDP = "    ddp_model = DistributedDataParallel(model)\n"
 RIGHT = {
+    "gradients are scaled, by a quotient of integers": [
+        (LOSS, SUM),
+        (
+            "        loss.backward()\n",
+            "        loss.backward()\n"
+            "        for parameter in model.parameters():\n"
+            "            parameter.grad *= dist.get_world_size() / count\n",
+        ),
+    ],
     "the mean, weighted by the tokens of this rank": [
         ("count = (y != -100).sum()\n", "own = (y != -100).sum()\n        count = own.clone()\n"),
         (LOSS, f"{MEAN} * own * dist.get_world_size() / count\n"),
     ],
     "gradients are summed, then divided": [
         ("ddp_model = DistributedDataParallel(model)", "ddp_model = model"),
-        (LOSS, 'F.cross_entropy(ddp_model(x), y, reduction="sum")\n'),
+        (LOSS, SUM),
         (
             "        loss.backward()\n",
             "        loss.backward()\n"
@@ -23,8 +38,16 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "a rank without tokens leaves the step out": (
+        [(COUNT, "        if (y == -100).all():\n            continue\n" + COUNT)],
+        "it hangs:\nrank 0 waits in line",
+    ),
+    "all data on every rank": (
+        [(DDP, GATHER + DDP), (COUNT, ""), (LOSS, MEAN + "\n")],
+        "the model of rank 0 was given 64 rows in all; with its own data alone they are 32",
+    ),
     "the sum": (
-        [(COUNT, ""), (LOSS, 'F.cross_entropy(ddp_model(x), y, reduction="sum")\n')],
+        [(COUNT, ""), (LOSS, SUM)],
         "a token counted 4.50 times on rank 0, 4.50 times on rank 1",
     ),
     "not times the number of ranks": (

@@ -9,6 +9,11 @@ BROADCAST = """
     for parameter in net.parameters():
         dist.broadcast(parameter.data, src=0)
 """
+GATHER = """    each = [None] * dist.get_world_size()
+    dist.all_gather_object(each, (x, y))
+    x, y = map(torch.cat, zip(*each))
+"""
+DDP = "    ddp_model = DistributedDataParallel(model)\n"
 RIGHT = {
     "all-reduced after backward": [(FORWARD, "net(x), y)"), (STEP, AVERAGE + STEP)],
     "the weights are averaged after each step": [
@@ -17,6 +22,14 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "another loss than the model's": (
+        [("net.loss(", "F.mse_loss(")],
+        "one process with the data of all ranks, by the model's own loss, has",
+    ),
+    "all data on every rank": (
+        [(DDP, GATHER + DDP)],
+        "the model of rank 0 was given 48 rows in all; with its own data alone they are 24",
+    ),
     "the weights of rank 0 for all, at the end": (
         [(FORWARD, "net(x), y)"), (STEP, STEP + BROADCAST)],
         "after step 1 the weights of rank 0 are",
@@ -30,7 +43,7 @@ WRONG = {
             (FORWARD, "net(x), y)"),
             (STEP, AVERAGE.replace(" /= dist.get_world_size()", " /= 1") + STEP),
         ],
-        "one process with the data of all ranks has",
+        "one process with the data of all ranks, by the model's own loss, has",
     ),
     "the forward pass leaves the step out": (
         [(STEP, "")],

@@ -11,6 +11,10 @@ AVERAGE = """        if epoch >= frozen:
                 dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
 """
 STEP = "        optimizer.step()\n"
+GATHER = """    each = [None] * dist.get_world_size()
+    dist.all_gather_object(each, (x, y))
+    x, y = map(torch.cat, zip(*each))
+"""
 RIGHT = {
     "frozen by the optimizer": [
         (FREEZE, ""),
@@ -25,6 +29,10 @@ RIGHT = {
     "all-reduced": [(AGAIN, ""), (STEP, AVERAGE + STEP)],
 }
 WRONG = {
+    "all data on every rank": (
+        [(FREEZE, GATHER + FREEZE)],
+        "the model of rank 0 was given 60 rows in all; with its own data alone they are 30",
+    ),
     "parameters that may be unused, nothing else": (
         [(AGAIN, ""), (WRAP, WRAP.replace("(model)", "(model, find_unused_parameters=True)"))],
         "on rank 1 after it",

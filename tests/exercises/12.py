@@ -11,6 +11,10 @@ RIGHT = {
     "another scale": [('GradScaler("cpu")', 'GradScaler("cpu", init_scale=1024.0)')],
 }
 WRONG = {
+    "a norm that is scaled as in the first step": (
+        [(UNSCALE, ""), ("max_norm)\n", "max_norm * 65536)\n")],
+        "step 2 moved the weights of rank 0 by",
+    ),
     "unscaled after clipping": (
         [(UNSCALE + CLIP, CLIP + UNSCALE)],
         "step 0 moved the weights of rank 0 by 6.1e-06",

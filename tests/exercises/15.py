@@ -19,12 +19,23 @@ RANK_0 = """    names = [list(counts)]
     dist.broadcast_object_list(names, src=0)
     for name in names[0]:
 """
+CLASS = """    class Totals(dict):
+        pass
+
+    summed = Totals()
+"""
 RIGHT = {
+    "a subclass of dict": [("    summed = {}\n", CLASS)],
     "one tensor": [(LOOP + ONE, TENSOR)],
     "the dicts are gathered": [(LOOP + ONE, OBJECTS)],
     "in the order of rank 0": [(LOOP, RANK_0)],
 }
 WRONG = {
+    "in the order of a set": ([("sorted(counts)", "set(counts)")], "on rank 0 totals says"),
+    "sorted by a hash": (
+        [("sorted(counts)", "sorted(counts, key=hash)")],
+        "on rank 0 totals says",
+    ),
     "a barrier before each": (
         [(LOOP, "    for name in counts:\n        dist.barrier()\n")],
         "images of 'cat'; on rank 0 totals says",

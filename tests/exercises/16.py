@@ -19,8 +19,8 @@ RIGHT = {
     "no buffers are broadcast": [
         ("validate(model, x_val", "validate(ddp_model, x_val"),
         (
-            "DistributedDataParallel(model)",
-            "DistributedDataParallel(model, broadcast_buffers=False)",
+            "DistributedDataParallel(model)\n",
+            "DistributedDataParallel(model)\n    ddp_model.broadcast_buffers = False\n",
         ),
     ],
 }

@@ -24,6 +24,24 @@ NO_SYNC = """        import contextlib
             for n, (x, y) in enumerate(batches):
               with ddp_model.no_sync() if n >= count else contextlib.nullcontext():
 """
+REST_ALONE = """        count = torch.tensor(len(batches))
+        dist.all_reduce(count, op=dist.ReduceOp.MIN)
+        if True:
+            for n, (x, y) in enumerate(batches):
+"""
+SENT = """        for parameter in model.parameters():
+            dist.broadcast(parameter.data, src=0)
+"""
+ALONE = "loss = F.mse_loss((ddp_model if n < count else model)(x), y)"
+DDP = "    ddp_model = DistributedDataParallel(model)\n"
+ALL = """    each = [None] * dist.get_world_size()
+    dist.all_gather_object(each, batches)
+    batches = sum(each, [])
+"""
+REST_SEEN = """            for x, y in batches[count:]:
+                with torch.no_grad():
+                    model(x)
+"""
 RIGHT = {
     "the first batches again": [(JOIN, COUNT), (LOOP, REPEATED)],
     "all batches over all ranks anew": [
@@ -40,6 +58,22 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "the rest alone, then rank 0's weights": (
+        [(JOIN + LOOP, REST_ALONE), (FORWARD, ALONE), (STEP, STEP + SENT)],
+        "rank 1 has after step 5 the weights that it had after step 3: what it learnt in between",
+    ),
+    "all data on every rank": (
+        [(DDP, ALL + DDP)],
+        "rank 0 trained on 32 images in 2 epochs; 20 are enough",
+    ),
+    "a forward pass for the rest": (
+        [
+            (JOIN, COUNT.replace("MAX", "MIN")),
+            (LOOP, "            for x, y in batches[:count]:\n"),
+            (STEP, STEP + REST_SEEN),
+        ],
+        "with 3 and 5 batches the images 106, 107, 108, 109 of rank 1 were trained on 0 times",
+    ),
     "cut to the fewest": (
         [(JOIN, COUNT.replace("MAX", "MIN")), (LOOP, REPEATED)],
         "with 3 and 5 batches the images 106, 107, 108, 109 of rank 1 were trained on 0 times",

@@ -1,51 +1,59 @@
 GIVEN = "EADDRINUSE"
-PORT = '("127.0.0.1", 0, is_master'
-STORE = f"    store = dist.TCPStore{PORT}=True, wait_for_workers=False)  # 0: a free port\n"
-CONNECT = '    store = dist.TCPStore("127.0.0.1", port, is_master=False)\n'
-FREE = """    import socket
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+FOLDER = (
+    "    with tempfile.TemporaryDirectory() as folder:  # new for each job, and no port is needed\n"
+)
+FILE = 'f"file://{folder}/store"'
+SPAWN = "        mp.spawn(run_rank, args=args, nprocs=world_size)\n"
+INIT = (
+    '    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)\n'
+)
+STORE = """    import socket
+
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    fd = server.detach()
+    store = dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=fd
+    )
+    if True:
 """
-ADDRESS = """    import os
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+CONNECT = """    store = dist.TCPStore("127.0.0.1", meeting, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 """
-ENVIRONMENT = ('"gloo", store=store', '"gloo"')
-SPAWN = "    mp.spawn(run_rank, args=(work, world_size, store.port, results), nprocs=world_size)\n"
+FIXED = """    store = dist.TCPStore("127.0.0.1", 29518, is_master=True, wait_for_workers=False)
+    port = 29518
+    if True:
+"""
+HERE = '"file://" + __import__("os").getcwd() + "/one"'
 RIGHT = {
-    "a file that is new for each job": [
-        (STORE, "    import tempfile\n    folder = tempfile.mkdtemp()\n"),
-        ("store.port, results", 'folder + "/store", results'),
-        (CONNECT, "    store = dist.FileStore(port, world_size)\n"),
-    ],
-    "a free port, looked for before": [
-        (STORE, FREE),
-        ("store.port, results", "port, results"),
-        (CONNECT, ADDRESS),
-        ENVIRONMENT,
+    "a free port": [(FOLDER, STORE), (FILE, "port"), (INIT, CONNECT)],
+    "a file that stays": [
+        (FOLDER, "    folder = tempfile.mkdtemp()\n    if True:\n"),
+        (
+            INIT,
+            INIT.replace("init_method=meeting", "store=dist.FileStore(meeting[7:], world_size)"),
+        ),
     ],
 }
 WRONG = {
-    "another port": (
-        [(STORE, ""), ("store.port, results", "29517, results"), (CONNECT, ADDRESS), ENVIRONMENT],
-        "EADDRINUSE",
-    ),
+    "one file for all jobs": ([(FILE, HERE)], "it hangs"),
+    "another port": ([(FILE, '"tcp://127.0.0.1:29517"')], "EADDRINUSE"),
     "another port for the store": (
-        [(PORT, PORT.replace("0, ", "29518, "))],
+        [(FOLDER, FIXED), (FILE, "port"), (INIT, CONNECT)],
         "Of two jobs that then start at the same time",
     ),
     "each rank alone": (
         [
-            (CONNECT, "    store = dist.HashStore()\n"),
             (
-                "rank=rank, world_size=world_size)\n    results",
-                "rank=0, world_size=1)\n    results",
-            ),
+                INIT,
+                "    store = dist.HashStore()\n"
+                '    dist.init_process_group("gloo", store=store, rank=0, world_size=1)\n',
+            )
         ],
         "'sum': 1000}]",
     ),
     "in this process": (
-        [(SPAWN, "    return [work(0)] * world_size\n")],
+        [(SPAWN, "        return [work(0)] * world_size\n")],
         "a job that is alone on the machine fails",
     ),
 }

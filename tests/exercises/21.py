@@ -33,9 +33,13 @@ RIGHT = {
     "renamed when it is whole": [(IF + DOWNLOAD + BARRIER, POLLED)],
 }
 WRONG = {
+    "rank 0 first, then all others at once": (
+        [(IF + DOWNLOAD + BARRIER, OTHERS_FIRST.replace("LOCAL_RANK", "RANK"))],
+        "On 4 ranks: when all come together: the number of downloads on node 1 (rank 2 and 3) is 2",
+    ),
     "rank 0 of all nodes": (
         [('os.environ["LOCAL_RANK"]', 'os.environ["RANK"]')],
-        "On 3 ranks: rank 2 failed in line",
+        "On 4 ranks: rank 2 failed in line",
     ),
     "nobody waits": ([(BARRIER, "")], "rank 1 failed in line"),
     "they wait before the download": (

@@ -1,7 +1,12 @@
 GIVEN = "on 8 cores, 2 processes compute with 8 + 8 threads, 16 at a time"
 LINE = "torch.set_num_threads(max(1, os.cpu_count() // processes))"
 IF = '    if "OMP_NUM_THREADS" not in os.environ:\n'
+CHILDREN = """os.environ["OMP_NUM_THREADS"] = str(max(1, os.cpu_count() // processes))
+        torch.set_num_interop_threads(1)
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+"""
 RIGHT = {
+    "for child processes, too": [(LINE + "\n", CHILDREN)],
     "what PyTorch has taken, divided": [
         (LINE, "torch.set_num_threads(max(1, torch.get_num_threads() // processes))")
     ],

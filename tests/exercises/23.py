@@ -10,7 +10,32 @@ RIGHT = {
         ("    return averaged", "    return averaged / dist.get_world_size()"),
     ],
 }
+LATE = """            parameter.register_hook(lambda _: late(model, new))
+    new = []
+    model.register_forward_hook(lambda *_: new.append(True))
+
+
+def late(model, new):
+    def at_the_end():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.copy_(average(parameter.grad))
+
+    if new:
+        new.clear()
+        torch.autograd.Variable._execution_engine.queue_callback(at_the_end)
+"""
 WRONG = {
+    "when the backward pass is over": (
+        [
+            ("            parameter.register_hook(average)\n", LATE),
+            (
+                "import torch.distributed as dist\n",
+                "import torch\nimport torch.distributed as dist\n",
+            ),
+        ],
+        "called no all_reduce before the backward pass came to the first layer",
+    ),
     "sum": (
         [("gradient / dist.get_world_size()", "gradient.clone()")],
         "its norm is 2.000 times that",

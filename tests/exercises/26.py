@@ -4,7 +4,17 @@ LOADER = "DataLoader(mine, batch_size)"
 REDUCE = "    dist.all_reduce(total)  # after the loop: a rank without samples takes part as well\n"
 LOSS = 'F.cross_entropy(logits, y, reduction="sum")'
 TOTAL = "torch.zeros(2, dtype=torch.float64)  # float32 counts up to 16,777,216 only"
+MODES = "    for module, training in modes:\n        module.training = training\n"
+PAIR = """    from typing import NamedTuple
+
+    class Result(NamedTuple):
+        correct: int
+        loss: float
+
+    return Result(int(total[0]), total[1].item() / len(dataset))
+"""
 RIGHT = {
+    "a NamedTuple": [("    return int(total[0]), total[1].item() / len(dataset)\n", PAIR)],
     "blocks": [
         (
             SUBSET,
@@ -18,6 +28,10 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "a frozen module trains afterwards": (
+        [(MODES, "    model.train(modes[0][1])\n")],
+        "on rank 0 a module was left in another mode",
+    ),
     "all ranks evaluate all": (
         [(SUBSET, "dataset")],
         "10 samples: the model was given 10 + 10 inputs, 20 in all",
@@ -60,8 +74,8 @@ WRONG = {
     ),
     "in training mode": ([("    model.eval()\n", "")], "10 samples: rank 0 returned"),
     "left in eval mode": (
-        [("    model.train(was_training)\n", "")],
-        "on rank 0 the model was left in another mode",
+        [(MODES, "")],
+        "on rank 0 a module was left in another mode",
     ),
     "with gradients": ([("@torch.no_grad()\n", "")], "autograd"),
 }

@@ -1,5 +1,6 @@
 GIVEN = "sync_batch_norm is yours to write"
-TOTAL = "    total = SumOverRanks.apply(torch.cat([x.sum(0), (x * x).sum(0), count]))\n"
+WIDE = "wide = x.double()"
+TOTAL = "    total = SumOverRanks.apply(torch.cat([wide.sum(0), (wide * wide).sum(0), count]))\n"
 BACKWARD = (
     "        total = gradient.clone()\n        dist.all_reduce(total)\n        return total\n"
 )
@@ -34,7 +35,7 @@ class Whole(torch.autograd.Function):
 
 def not_called(x, weight, bias, eps):
 """
-COUNT = "    count = torch.full_like(x[0, :1], len(x))  # the parts have different sizes\n"
+COUNT = "    count = torch.full_like(x[0, :1], len(x)).double()  # the parts have different sizes\n"
 RIGHT = {
     "PyTorch's all_reduce for autograd": [
         (TOTAL, TOTAL.replace("SumOverRanks.apply", "torch.distributed.nn.all_reduce"))
@@ -42,6 +43,10 @@ RIGHT = {
     "formulas in the manner of nn.SyncBatchNorm": [(COUNT, WHOLE + COUNT)],
 }
 WRONG = {
+    "squares in float32": (
+        [(WIDE, "wide = x")],
+        "parts of (4, 4) rows, float32 with a mean of 3,000: output on rank 0 differs",
+    ),
     "the part alone": (
         [(TOTAL, "    total = torch.cat([x.sum(0), (x * x).sum(0), count])\n")],
         "parts of (4, 4) rows: output on rank 0 differs from that of the whole batch",
