@@ -1,16 +1,24 @@
 """compare.py: one table and one picture, no ratio between unlike rows, failures shown."""
 
+import contextlib
+import copy
+import errno
+import io
 import json
+import math
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
-from conftest import LINUX, ROOT, STAGES, wait_for_line
+from conftest import LINUX, STAGES, wait_for_line
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-sys.path.insert(0, str(ROOT))
 import compare
+from tools import records
 
 PHASES = {"data": 0.5, "forward": 3.0, "backward": 6.0, "optimizer": 0.5}  # seconds of an epoch
 
@@ -27,7 +35,15 @@ def record(stage="01_baseline", faster=1.0, **facts):
     ]
     flags = {"epochs": 2, "batch_size": 240, "lr": 0.15, "threads": 1, "workers": 0, "seed": 0}
     machine = {"device": "cpu", "host": "here", "torch": "2.12.1", "device_name": "a CPU"}
-    row = {"stage": stage, "name": stage, **flags, **machine, "amp": "off", "world_size": 1}
+    row = {
+        "stage": stage,
+        "name": stage,
+        **flags,
+        **machine,
+        "amp": "off",
+        "world_size": 1,
+        "sync_batchnorm": False,
+    }
     row |= {"images": 60_000, "hosts": 1, "dataset": "MNIST", "history": history}
     return row | {"startup_seconds": 3.0, "command_seconds": 40.0} | facts
 
@@ -52,7 +68,7 @@ DDP = record("03_ddp_spawn", faster=1.5, world_size=2)
 
 
 def test_a_ratio_between_rows_that_are_alike():
-    table = compare.speed_table(rows_of(record(), DDP))
+    table = records.speed_table(rows_of(record(), DDP))
     cells = line_of(table, "03_ddp_spawn").split()
     assert cells == ["03_ddp_spawn", "2", "9,000", "1.50", "75%", "99.00%", "3.0", "40.0"]
     assert line_of(table, "01_baseline").split()[2:5] == ["6,000", "1.00", "100%"]
@@ -61,12 +77,12 @@ def test_a_ratio_between_rows_that_are_alike():
 def test_no_ratio_across_rows_that_differ():
     other = {"images": 1200, "batch_size": 120, "epochs": 3, "lr": 0.1, "threads": 2, "workers": 1}
     other |= {"seed": 1, "amp": "bf16", "torch": "2.11.0", "host": "there", "device": "cuda"}
-    other |= {"device_name": "a GPU", "dataset": "drawn (NOT MNIST)"}
-    assert set(other) == set(compare.ALIKE)
+    other |= {"device_name": "a GPU", "dataset": "drawn (NOT MNIST)", "sync_batchnorm": True}
+    assert set(other) == set(records.ALIKE)
     for key, value in other.items():
         base, row = record(), {**DDP, key: value}
-        assert compare.ratios([row], [base]) == []
-        table = compare.speed_table(rows_of(base, row))
+        assert records.ratios([row], [base]) == []
+        table = records.speed_table(rows_of(base, row))
         assert line_of(table, "03_ddp_spawn").endswith("(1)") and "1.50" not in table
         assert f"(1) {key} {value}, not {base[key]}: no ratio to 01_baseline" in table
 
@@ -74,26 +90,26 @@ def test_no_ratio_across_rows_that_differ():
 def test_a_record_of_a_stage_lacks_what_compare_adds():
     own = {key: value for key, value in DDP.items() if not key.endswith("_seconds")}
     own = {key: value for key, value in own.items() if key not in ("dataset", "device_name")}
-    cells = line_of(compare.speed_table(rows_of(record(), own)), "03_ddp_spawn").split()
+    cells = line_of(records.speed_table(rows_of(record(), own)), "03_ddp_spawn").split()
     assert cells[3] == "1.50" and cells[-2:] == ["-", "-"]
 
 
-def test_mixed_precision_is_compared_with_its_own_stage():
-    bf16 = record("03_ddp_spawn", faster=1.8, world_size=2, amp="bf16")
-    table = compare.speed_table(rows_of(record(), DDP, bf16))
-    assert "(1) amp bf16, not off: no ratio to 01_baseline; 1.20 x 03_ddp_spawn" in table
+def test_a_row_of_mixed_precision_names_it():
+    bf16 = record("03_ddp_spawn", faster=1.8, world_size=2, amp="bf16", sync_batchnorm=True)
+    table = records.speed_table(rows_of(DDP, bf16))
+    assert line_of(table, "03_ddp_spawn, amp bf16, sync_batchnorm True").endswith("(1)")
 
 
 def test_without_stage_1_the_first_row_is_the_base():
     torchrun = record("04_ddp_torchrun", faster=1.2, world_size=2)
-    table = compare.speed_table(rows_of(DDP, torchrun))
+    table = records.speed_table(rows_of(DDP, torchrun))
     assert "x 03_ddp_spawn" in table.splitlines()[0]
     assert line_of(table, "04_ddp_torchrun").split()[3:5] == ["0.80", "80%"]
-    assert "what they differ by is noise" in compare.about(rows_of(DDP, torchrun))
+    assert "what they differ by is noise" in records.about(rows_of(DDP, torchrun))
 
 
 def test_more_than_the_devices_explain_is_remarked():
-    table = compare.speed_table(rows_of(record(), record("03_ddp_spawn", 2.2, world_size=2)))
+    table = records.speed_table(rows_of(record(), record("03_ddp_spawn", 2.2, world_size=2)))
     assert line_of(table, "03_ddp_spawn").split()[3:5] == ["2.20", "110%"]
     assert "(1) above 100 %" in table
 
@@ -102,15 +118,15 @@ def test_repeats_show_their_minimum_and_maximum():
     speeds = (1.4, 1.5, 1.7)
     rows = {"a": [record()] * 3}
     rows["b"] = [record("03_ddp_spawn", faster=s, world_size=2) for s in speeds]
-    table = compare.speed_table(rows)
+    table = records.speed_table(rows)
     assert "1.50 (1.40-1.70)" in table and "9,000 (8,400-10,200)" in table
     assert "1.00 " in line_of(table, "01_baseline"), "nothing in brackets where nothing differs"
 
 
 def test_what_has_to_be_known_is_printed_before_the_figures():
-    assert "stands in for a device" in compare.about(rows_of(record()))
-    assert "stands in for a device" not in compare.about(rows_of(record(device="cuda")))
-    assert "NOT MNIST" in compare.about(rows_of(record(dataset="drawn (NOT MNIST)")))
+    assert "stands in for a device" in records.about(rows_of(record()))
+    assert "stands in for a device" not in records.about(rows_of(record(device="cuda")))
+    assert "NOT MNIST" in records.about(rows_of(record(dataset="drawn (NOT MNIST)")))
 
 
 def test_where_a_step_goes():
@@ -120,11 +136,9 @@ def test_where_a_step_goes():
     phases = [rank(4.0, 2.0), rank(5.0, 1.0)]
     history = [{"loss": 0.1, "test": [99, 100], "phases": phases}]
     ddp = {**DDP, "history": history}
-    table = compare.phase_table(rows_of(record(), ddp))
-    assert line_of(table, "03_ddp_spawn").split()[1:] == (
-        "4.00 8.00 18.00 6.00 4.00 40.00 1 (+12.5%)".split()
-    )
-    assert line_of(table, "01_baseline").split()[1:] == "2.00 12.00 24.00 - 2.00 40.00 -".split()
+    table = records.phase_table(rows_of(record(), ddp))
+    assert line_of(table, "03_ddp_spawn").split()[1:] == ("4.00 8.00 18.00 6.00 4.00 40.00".split())
+    assert line_of(table, "01_baseline").split()[1:] == "2.00 12.00 24.00 - 2.00 40.00".split()
 
 
 def test_two_records_phase_by_phase(reader, called):
@@ -134,6 +148,7 @@ def test_two_records_phase_by_phase(reader, called):
     assert "B differs in world_size 2, not 1" in result.out
     assert line_of(result.out, "forward").split() == ["forward", "12.00", "8.00", "0.67"]
     assert line_of(result.out, "images/s").split() == ["images/s", "6,000", "9,000", "1.50"]
+    assert line_of(result.out, "exposed").split()[-1] == "-", "no ratio to 0.00"
 
 
 def test_two_folders(reader, called):
@@ -154,32 +169,192 @@ def test_records_are_read_without_running(reader, called):
     assert result.code == 0, result
     stages = [line.split()[0] for line in result.out.splitlines() if line[:1] == "0"]
     assert stages == ["01_baseline", "03_ddp_spawn"] * 2, "in two tables"
+    assert "start-up (s)" in result.out and "command (s)" in result.out
+    assert not (reader.folder / "timings" / "compare.png").exists(), "it only reads"
+    one = called("compare.py", "--no-run --only 03")
+    assert "03_ddp_spawn" in one.out and "01_baseline" not in one.out, one
+    none = called("compare.py", "--no-run --only 02 04")
+    assert none.code == 2 and none.err.count("\n") == 1, none
+
+
+def test_a_picture_of_names_with_signs_of_mathtext_and_letters_that_fonts_lack(reader, called):
+    odd = {"name": "$x^{$", "device_name": "$_$", "dataset": "dätä 数 $\\frac$ (NOT MNIST)"}
+    write(reader.folder / "timings", record(), {**DDP, **odd}, record("02_dp", **odd))
+    result = called("compare.py", "--no-run --picture")
+    assert result.code == 0 and result.err == "", result
     assert (reader.folder / "timings" / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+@LINUX
+def test_a_terminal_without_utf_8(reader):
+    write(reader.folder / "tïmings", record(dataset="dätä 数 (NOT MNIST)"))
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = "python compare.py --no-run --picture --record tïmings"
+    result = reader.run(command, **ascii_only)
+    assert result.code == 0 and result.err == "" and "d?t? ?" in result.out, result
+    assert (reader.folder / "tïmings/compare.png").is_file()
+
+
+@LINUX
+def test_the_name_of_data_can_be_printed(small_data, tmp_path):
+    place = tmp_path / os.fsdecode(b"d\xff\n")
+    place.symlink_to(small_data)
+    assert compare.find_data(place) == (place, "d?? (NOT MNIST)")
+
+
+def with_phases(*ranks, test=(99, 100), **facts):
+    return record(history=[{"loss": 0.1, "test": list(test), "phases": list(ranks)}], **facts)
 
 
 BAD_RECORDS = {
     "empty": "",
     "text": "not json",
     "a list": "[]",
+    "deep": "[" * 100_000,
     "lacks keys": '{"stage": "01_baseline"}',
-    "no images": json.dumps(record(images=0)),
-    "no history": json.dumps(record(history=[])),
-    "no time": json.dumps(
-        record(history=[{"loss": 0.1, "test": [1, 1], "phases": [dict.fromkeys(PHASES, 0)]}])
-    ),
-    "no test images": json.dumps(
-        record(history=[{"loss": 0.1, "test": [0, 0], "phases": [PHASES]}])
-    ),
+    "larger than 10 MB": " " * 10_000_001,
+    **{f"no {key}": {k: v for k, v in record().items() if k != key} for key in record()},
+    **{f"{key} is a list": {**record(), key: []} for key in record()},
+    "no images": record(images=0),
+    "no ranks": {**record(), "world_size": 0},
+    "a name of two lines": record(name="a\nb"),
+    "half a letter": record(host="\ud800"),
+    "true": record(epochs=True),
+    "NaN": record(lr=math.nan),
+    "negative": with_phases({**PHASES, "data": -1}),
+    "NaN seconds": with_phases({**PHASES, "data": math.nan}),
+    "endless": record(command_seconds=math.inf),
+    "no time": with_phases(dict.fromkeys(PHASES, 0)),
+    "another phase": with_phases({**PHASES, "lunch": 1}),
+    "a phase less": with_phases({"data": 1}),
+    "ranks with other phases": with_phases(PHASES, {**PHASES, "exposed": 1}, world_size=2),
+    "more ranks than there were": with_phases(PHASES, PHASES),
+    "more epochs than there were": record(epochs=1),
+    "no test images": with_phases(PHASES, test=(0, 0)),
+    "more than 100 %": with_phases(PHASES, test=(101, 100)),
 }
+MAY_LACK = {*records.DEFAULTS, *records.ADDED}
+BAD_RECORDS = {why: r for why, r in BAD_RECORDS.items() if why.removeprefix("no ") not in MAY_LACK}
 
 
-@pytest.mark.parametrize("text", BAD_RECORDS.values(), ids=BAD_RECORDS.keys())
-def test_a_file_that_is_not_a_record_is_named(reader, called, text):
+def test_a_file_that_is_not_a_record_is_named(reader, called):
     write(reader.folder / "timings", record())
-    (reader.folder / "timings" / "odd.json").write_text(text)
+    for why, bad in BAD_RECORDS.items():
+        text = bad if isinstance(bad, str) else json.dumps(bad)
+        (reader.folder / "timings" / "odd.json").write_text(text)
+        result = called("compare.py", "--no-run")
+        assert result.code == 2 and result.err.count("\n") == 1 and not result.out, (why, result)
+        assert "timings/odd.json is not a record" in result.err, why
+
+
+@LINUX
+def test_what_is_not_a_file_is_named(reader, called):
+    """A pipe would be waited for."""
+    (reader.folder / "timings").mkdir()
+    odd = reader.folder / "timings/odd.json"
+    for make, remove in ((odd.mkdir, odd.rmdir), (lambda: os.mkfifo(odd), odd.unlink)):
+        make()
+        for flags in ("--no-run", "timings/odd.json no.json"):
+            result = called("compare.py", flags)
+            assert result.code == 2 and result.err.count("\n") == 1, result
+        remove()
+    long = called("compare.py", f"{'x' * 300} b.json")
+    assert long.code == 2 and long.err.count("\n") == 1, long
+
+
+def test_more_records_than_make_a_table(reader, called):
+    for number in range(201):
+        write(reader.folder / "timings", record(name=f"stage {number}"))
+    result = called("compare.py", "--no-run")
+    assert result.code == 2 and "timings has 201 records; at most 200" in result.err, result
+    (reader.folder / "timings/stage 0-1xcpu.json").unlink()
+    result = called("compare.py", "--no-run --picture")
+    assert result.code == 0 and "stage 200" in result.out, result.err
+
+
+@pytest.mark.parametrize("other", [{"batch_size": 120}, {"dataset": "x"}, {"world_size": 2}])
+def test_repeats_that_differ_are_no_repeats(reader, called, other):
+    for turn, facts in ((1, {}), (2, other)):
+        path = reader.folder / f"timings/repeat-{turn}/a.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record(**facts)))
     result = called("compare.py", "--no-run")
     assert result.code == 2 and result.err.count("\n") == 1, result
-    assert "timings/odd.json is not a record" in result.err
+    (key,) = other
+    assert "timings/repeat-2/a.json" in result.err and f"{key} {other[key]}" in result.err
+
+
+def places(value, path=()):
+    """The way to each part of a record."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield (*path, key)
+        if isinstance(value[key], (dict, list)):
+            yield from places(value[key], (*path, key))
+
+
+def changed(whole, place, value):
+    """Put the value there, or take out what is there, if the value is KeyError."""
+    with contextlib.suppress(LookupError, TypeError, AttributeError):
+        for key in place[:-1]:
+            whole = whole[key]
+        if value is KeyError:
+            del whole[place[-1]]
+        else:
+            whole[place[-1]] = value
+
+
+ODD = [
+    KeyError,
+    None,
+    True,
+    -1,
+    0,
+    1,
+    1e-320,
+    1e308,
+    10**400,
+    "",
+    "$x^{$",
+    "a\nb",
+    "\ud800",
+    [],
+    {},
+]
+VALUES = st.recursive(
+    st.sampled_from(ODD) | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+).filter(lambda value: "<class" not in str(value) or value is KeyError)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None, database=None)
+@given(st.lists(st.tuples(st.sampled_from([*places(DDP)]), VALUES), min_size=1, max_size=3))
+@example([(("history", 1, "phases", 0, "forward"), 1e-320)])
+def test_a_table_of_any_record_is_sound_or_there_is_one_line(tmp_path_factory, changes):
+    folder, odd = tmp_path_factory.getbasetemp() / "fuzz", copy.deepcopy(DDP)
+    for place, value in changes:
+        changed(odd, place, value)
+    write(folder, record())
+    (folder / "odd.json").write_text(json.dumps(odd))
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["compare.py", "--no-run", "--record", str(folder)])
+            try:
+                code = compare.main()
+            except SystemExit as stopped:
+                code = stopped.code
+    if code == 2:
+        assert err.getvalue().count("\n") == 1 and "odd.json is not a record" in err.getvalue()
+        return
+    assert code == 0 and err.getvalue() == "" and out.getvalue().count("\n---") == 2
+    assert not re.search(r" (nan|-?inf|-\d)", re.sub(r"^.*?  ", "", out.getvalue(), flags=re.M))
+    rows = records.read_folder(folder)
+    records.pair_table(*rows.values())
+    for row in rows.values():
+        assert 0 < records.speed(row[0]) < math.inf and 0 <= records.accuracy(row[0]) <= 1
+        assert all(0 <= ms < math.inf for found in records.phases_of(row).values() for ms in found)
 
 
 def test_no_records(called):
@@ -189,34 +364,152 @@ def test_no_records(called):
 
 @pytest.mark.parametrize(
     "flags",
-    ["--only 06", "--epochs 0", "--world-size 0", "--repeat 0", "--record /dev/null/here", "one"],
+    [
+        "--only 06",
+        "--epochs 0",
+        "--world-size 0",
+        "--world-size 513",
+        "--repeat 0",
+        "--lr nan",
+        "--threads 513",
+        "--record /dev/null/here",
+        "--record /proc",
+        "--device cuda --world-size 100",
+        "one",
+    ],
 )
 def test_bad_flags(called, flags):
     result = called("compare.py", flags)
     assert result.code == 2 and "Traceback" not in result.err, result
+    assert result.err.count("compare.py: ") == 1
     assert result.out == "", "nothing was run"
 
 
 def plan(monkeypatch, *flags):
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--device", "cpu", *flags])
-    return [name for name, _ in compare.plan(compare.parse())]
+    monkeypatch.setattr(sys, "argv", ["compare.py", *flags])
+    return compare.plan(compare.parse(), "data")
 
 
 def test_every_stage_is_in_the_plan(monkeypatch):
     monkeypatch.setattr(compare, "native_amp", lambda device: ("bf16",))
     stages = ["01_baseline", "02_dp-threads", "03_ddp_spawn", "03_ddp_spawn with bf16"]
     stages += ["04_ddp_torchrun", "05_multinode"]
-    assert plan(monkeypatch) == stages
-    every = plan(monkeypatch, "--all")
-    assert set(every) - set(stages) == {"03_ddp_spawn-bucketed", "03_ddp_spawn-naive"}
-    assert plan(monkeypatch, "--only", "03", "04")[-1] == "04_ddp_torchrun"
+    jobs = plan(monkeypatch, "--device", "cpu")
+    assert [name for name, _ in jobs] == stages
+    assert {gpus for _, processes in jobs for _, gpus in processes} == {""}
+    some = plan(monkeypatch, "--device", "cpu", "--only", "03", "04", "--world-size", "1")
+    assert [name for name, _ in some] == stages[2:5]
 
 
-def test_without_instructions_for_bf16_there_is_no_row_of_it(monkeypatch):
-    monkeypatch.setattr(compare.torch.cpu, "get_capabilities", lambda: {"avx2": True})
-    assert compare.native_amp("cpu") == ()
-    monkeypatch.setattr(compare.torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    assert compare.native_amp("cpu") == ("bf16",)
+@pytest.mark.parametrize(
+    ("count", "ranks", "devices"),
+    [(1, None, "0"), (2, None, "0,1"), (8, 2, "0,1"), (8, 1, "0"), (8, None, "0,1,2,3,4,5,6,7")],
+)
+def test_every_job_gets_the_same_gpus(monkeypatch, count, ranks, devices):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(compare.torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(compare, "asked", lambda question: "True")
+    jobs = dict(plan(monkeypatch, *(["--world-size", str(ranks)] if ranks else [])))
+    several = len(devices) > 1
+    assert ("02_dp" in jobs) == several and "02_dp-threads" not in jobs
+    assert {"03_ddp_spawn with fp16", "03_ddp_spawn with bf16"} < set(jobs)
+    nodes = jobs.pop("05_multinode")
+    assert len(nodes) == (2 if several else 1)
+    each = [gpus.split(",") for _, gpus in nodes]
+    assert sorted(sum(each, [])) == devices.split(",") and len({len(own) for own in each}) == 1
+    assert all(f"--nproc-per-node {len(each[0])}" in " ".join(command) for command, _ in nodes)
+    for processes in jobs.values():
+        assert [gpus for _, gpus in processes] == [devices]
+        assert "--device cuda" in " ".join(processes[0][0])
+
+
+def test_gpus_keep_the_names_that_the_environment_has_for_them(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7,2")
+    monkeypatch.setattr(compare.torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(compare, "asked", lambda question: "False")
+    jobs = plan(monkeypatch, "--world-size", "2")
+    assert {gpus for _, processes in jobs[:4] for _, gpus in processes} == {"5,GPU-7"}
+    assert compare.native_amp("cuda") == ("fp16",)
+
+
+def test_a_child_asks_cuda(monkeypatch, called):
+    assert compare.asked("torch.cuda.is_initialized()") == "False"
+    monkeypatch.setattr(compare, "asked", lambda question: question)
+    assert compare.device_name("cuda") == "torch.cuda.get_device_name()"
+
+
+def test_a_question_without_an_answer_is_one_line(capsys, monkeypatch):
+    failed = subprocess.CompletedProcess(
+        [], 1, "", "Traceback ...\nZeroDivisionError: division by zero\n"
+    )
+    monkeypatch.setattr(compare.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(SystemExit, match="2"):
+        compare.asked("1 / 0")
+    assert capsys.readouterr().err == "compare.py: 1 / 0: ZeroDivisionError: division by zero\n"
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds"),
+    [({"avx2": True}, ()), ({"amx_bf16": False, "avx512_bf16": True}, ("bf16",)), ({}, ())],
+)
+def test_without_instructions_for_bf16_there_is_no_row_of_it(monkeypatch, found, kinds):
+    monkeypatch.setattr(compare.torch.cpu, "get_capabilities", lambda: found)
+    assert compare.native_amp("cpu") == kinds
+
+
+def test_without_a_free_port(called, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(compare.socket, "create_server", refuse)
+    result = called("compare.py", "--only 05 --device cpu")
+    assert result.code == 2 and result.err.count("\n") == 1, result
+    assert "Address already in use" in result.err
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A plan of one stage, whose run takes no time and leaves this record."""
+    monkeypatch.setattr(compare, "plan", lambda args, root: [("01_baseline", [])])
+    monkeypatch.setattr(compare, "run", lambda processes, facts: ("a.json", record()))
+
+
+def test_two_at_once_in_one_folder_show_their_own_rows(reader, called, quick, monkeypatch):
+    def save(path, content):
+        path.write_text(json.dumps(record(faster=3)))  # as if the other had written later
+
+    monkeypatch.setattr(compare, "save", save)
+    monkeypatch.setattr(compare, "draw", lambda *_: None)
+    result = called("compare.py", "--device cpu")
+    assert result.code == 0 and line_of(result.out, "01_baseline").split()[2] == "6,000", result
+
+
+def test_records_of_earlier_repeats_are_removed(reader, called, quick):
+    for repeat in (3, 2, 1):
+        assert called("compare.py", f"--device cpu --repeat {repeat}").code == 0
+        left = sorted(path.parent.name for path in (reader.folder / "timings").rglob("*.json"))
+        folders = ["timings"] if repeat == 1 else [f"repeat-{n + 1}" for n in range(repeat)]
+        assert left == folders and not list((reader.folder / "timings").rglob("*.tmp"))
+
+
+def test_a_full_disk_leaves_no_half_record(reader, called, quick, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(compare.os, "replace", full)
+    result = called("compare.py", "--device cpu")
+    assert result.code == 2 and result.err.count("\n") == 1, result
+    assert "cannot write timings/a.json: No space left on device" in result.err
+    assert list((reader.folder / "timings").iterdir()) == []
+
+
+def test_a_picture_that_cannot_be_written_comes_after_the_table(reader, called):
+    write(reader.folder / "timings", record())
+    (reader.folder / "timings/compare.png").mkdir()
+    result = called("compare.py", "--no-run --picture")
+    assert result.code == 2 and result.err.count("\n") == 1, result
+    assert "cannot write timings/compare.png: Is a directory" in result.err
+    assert line_of(result.out, "01_baseline") and not list(reader.folder.rglob("*.tmp"))
 
 
 @pytest.mark.slow
@@ -278,7 +571,7 @@ def test_missing_data_are_named_with_what_to_do(reader, called, monkeypatch):
 
 
 def test_the_stages_are_those_of_the_repository():
-    assert list(compare.STAGES) == STAGES
+    assert list(records.STAGES) == STAGES
 
 
 @pytest.mark.slow

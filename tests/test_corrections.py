@@ -16,7 +16,7 @@ import two_ranks
 from conftest import ROOT
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-import compare
+from tools import records as compare
 
 PAGE = (ROOT / "docs/corrections.md").read_text()
 

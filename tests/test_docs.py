@@ -21,7 +21,7 @@ import pytest
 import torch
 from conftest import ROOT, STAGES, free_port
 
-import compare
+from tools import records as compare
 
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]

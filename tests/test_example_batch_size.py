@@ -10,9 +10,9 @@ import torch
 from conftest import ROOT, docstring_commands, fenced
 from torch.nn.parallel import DistributedDataParallel
 
-import compare
 from benchmarks import batch_size as sweep
 from benchmarks import common
+from tools import records as compare
 
 example = importlib.import_module("docs.examples.batch_size")
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from conftest import ROOT, STAGES, anchor, fenced, files
 from torch.utils.data import DistributedSampler
 
-import compare
+from tools import records as compare
 
 PAGES = files(".md")
 RECORDS = ROOT / "docs" / "timings" / "cpu-2-cores"

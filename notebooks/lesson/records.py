@@ -30,8 +30,8 @@ def phases(name: str) -> dict[str, float]:
 
 
 def compare() -> ModuleType:
-    """compare.py: its functions compute figures from records, such as speed and accuracy."""
-    return import_module("compare")
+    """What compare.py computes from records, such as speed and accuracy."""
+    return import_module("tools.records")
 
 
 @functools.cache
