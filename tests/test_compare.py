@@ -303,33 +303,18 @@ def changed(whole, place, value):
             whole[place[-1]] = value
 
 
-ODD = [
-    KeyError,
-    None,
-    True,
-    -1,
-    0,
-    1,
-    1e-320,
-    1e308,
-    10**400,
-    "",
-    "$x^{$",
-    "a\nb",
-    "\ud800",
-    [],
-    {},
-]
+ODD = [None, True, -1, 0, 1e-320, 1e308, 10**400, "", "$x^{$", "a\nb", "\ud800"]
 VALUES = st.recursive(
     st.sampled_from(ODD) | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=4,
-).filter(lambda value: "<class" not in str(value) or value is KeyError)
+)
+CHANGES = st.tuples(st.sampled_from([*places(DDP)]), VALUES | st.just(KeyError))
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, deadline=None, database=None)
-@given(st.lists(st.tuples(st.sampled_from([*places(DDP)]), VALUES), min_size=1, max_size=3))
+@given(st.lists(CHANGES, min_size=1, max_size=3))
 @example([(("history", 1, "phases", 0, "forward"), 1e-320)])
 def test_a_table_of_any_record_is_sound_or_there_is_one_line(tmp_path_factory, changes):
     folder, odd = tmp_path_factory.getbasetemp() / "fuzz", copy.deepcopy(DDP)
