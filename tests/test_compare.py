@@ -500,16 +500,13 @@ def test_a_picture_that_cannot_be_written_comes_after_the_table(reader, called):
 @pytest.mark.slow
 def test_stages_are_run(reader):
     """Those that start soonest; what starts each of the others is tested with the others."""
-    command = "python compare.py --only 01 04 05 --repeat 2 -e 1 -b 24 --lr 0.02 --device cpu"
-    result = reader.run(command, timeout=170)
+    command = "python compare.py --only 01 04 05 -e 1 -b 24 --lr 0.02 --device cpu"
+    result = reader.run(command, timeout=280)
     assert result.code == 0, result
     assert "NOT MNIST" in result.out and "s left" in result.out
-    for repeat in (1, 2):
-        names = {path.name for path in (reader.folder / f"timings/repeat-{repeat}").iterdir()}
-        stages = ("01_baseline", "04_ddp_torchrun", "05_multinode")
-        assert [any(name.startswith(stage) for name in names) for stage in stages] == [True] * 3
-        assert len(names) == 3
-    written = json.loads(next((reader.folder / "timings/repeat-1").glob("04*")).read_text())
+    names = sorted(path.name for path in (reader.folder / "timings").iterdir())
+    assert [name[:2] for name in names] == ["01", "04", "05", "co"], names
+    written = json.loads((reader.folder / "timings" / names[1]).read_text())
     assert 0 < written["startup_seconds"] < written["command_seconds"]
     assert written["dataset"].endswith("(NOT MNIST)")
     assert not (reader.folder / "checkpoints").exists(), "a comparison leaves records only"
