@@ -303,33 +303,18 @@ def changed(whole, place, value):
             whole[place[-1]] = value
 
 
-ODD = [
-    KeyError,
-    None,
-    True,
-    -1,
-    0,
-    1,
-    1e-320,
-    1e308,
-    10**400,
-    "",
-    "$x^{$",
-    "a\nb",
-    "\ud800",
-    [],
-    {},
-]
+ODD = [None, True, -1, 0, 1e-320, 1e308, 10**400, "", "$x^{$", "a\nb", "\ud800"]
 VALUES = st.recursive(
     st.sampled_from(ODD) | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=4,
-).filter(lambda value: "<class" not in str(value) or value is KeyError)
+)
+CHANGES = st.tuples(st.sampled_from([*places(DDP)]), VALUES | st.just(KeyError))
 
 
 @pytest.mark.slow
 @settings(max_examples=2000, deadline=None, database=None)
-@given(st.lists(st.tuples(st.sampled_from([*places(DDP)]), VALUES), min_size=1, max_size=3))
+@given(st.lists(CHANGES, min_size=1, max_size=3))
 @example([(("history", 1, "phases", 0, "forward"), 1e-320)])
 def test_a_table_of_any_record_is_sound_or_there_is_one_line(tmp_path_factory, changes):
     folder, odd = tmp_path_factory.getbasetemp() / "fuzz", copy.deepcopy(DDP)
@@ -515,16 +500,13 @@ def test_a_picture_that_cannot_be_written_comes_after_the_table(reader, called):
 @pytest.mark.slow
 def test_stages_are_run(reader):
     """Those that start soonest; what starts each of the others is tested with the others."""
-    command = "python compare.py --only 01 04 05 --repeat 2 -e 1 -b 24 --lr 0.02 --device cpu"
-    result = reader.run(command, timeout=170)
+    command = "python compare.py --only 01 04 05 -e 1 -b 24 --lr 0.02 --device cpu"
+    result = reader.run(command, timeout=280)
     assert result.code == 0, result
     assert "NOT MNIST" in result.out and "s left" in result.out
-    for repeat in (1, 2):
-        names = {path.name for path in (reader.folder / f"timings/repeat-{repeat}").iterdir()}
-        stages = ("01_baseline", "04_ddp_torchrun", "05_multinode")
-        assert [any(name.startswith(stage) for name in names) for stage in stages] == [True] * 3
-        assert len(names) == 3
-    written = json.loads(next((reader.folder / "timings/repeat-1").glob("04*")).read_text())
+    names = sorted(path.name for path in (reader.folder / "timings").iterdir())
+    assert [name[:2] for name in names] == ["01", "04", "05", "co"], names
+    written = json.loads((reader.folder / "timings" / names[1]).read_text())
     assert 0 < written["startup_seconds"] < written["command_seconds"]
     assert written["dataset"].endswith("(NOT MNIST)")
     assert not (reader.folder / "checkpoints").exists(), "a comparison leaves records only"
