@@ -169,8 +169,9 @@ def factory(make):
 
 
 def device_of(tensor):
-    index = home(tensor)
-    return DEVICE.__get__(tensor) if index in (None, ANY) else torch.device("cuda", index)
+    index, device = home(tensor), DEVICE.__get__(tensor)
+    on_gpu = index not in (None, ANY) and device.type == "cpu"  # not on meta
+    return torch.device("cuda", index) if on_gpu else device
 
 
 def patch_tensors():
