@@ -290,7 +290,7 @@ def save(path, write):
 def stop(message):
     """Bad input: one line and exit code 2."""
     if os.getenv("LOCAL_RANK", "0") != "0":
-        time.sleep(5)  # local rank 0 prints the same, and the launcher ends this rank
+        time.sleep(30)  # local rank 0 prints the same, and the launcher ends this rank
     print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 

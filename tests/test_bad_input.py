@@ -142,6 +142,7 @@ def test_without_mnist_and_network_it_is_one_line(refused, monkeypatch):
     assert "--data nowhere: no MNIST" in line and "tools/draw_digits.py draws a stand-in" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stage", ["04_ddp_torchrun", pytest.param("05_multinode", marks=pytest.mark.slow)]
 )

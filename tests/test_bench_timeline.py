@@ -10,6 +10,8 @@ from conftest import LINUX, ranks_of, wait_for
 
 from benchmarks import timeline
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_is_measured_can_be_so(reader):
     flags = "--rounds 2 --steps 2 --batch-size 12 --width 2 --bucket-cap-mb 0.1"

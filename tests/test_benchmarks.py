@@ -49,6 +49,7 @@ def rank_and_sum(addend):
     return torch.distributed.get_rank(), total.item() + addend
 
 
+@pytest.mark.slow
 def test_each_rank_returns_its_result():
     assert common.on_ranks(3, rank_and_sum, 10) == [(0, 13), (1, 13), (2, 13)]
 

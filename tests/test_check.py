@@ -56,6 +56,7 @@ def test_what_is_said_of_a_file(tmp_path, body, words):
     assert words in verdict(tmp_path, body)
 
 
+@pytest.mark.slow
 def test_an_endless_loop(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "BUSY", 3.0)
     found = verdict(tmp_path, "    while True:\n        pass\n")
@@ -106,6 +107,7 @@ def test_what_travels_from_a_rank():
     assert repr(got["a"][1][1]) == "<class 'object'>"
 
 
+@pytest.mark.slow
 def test_no_rank_outlives_the_checker():
     """Ended by SIGTERM, or by SIGKILL when it cannot clean up."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -176,6 +178,7 @@ def test_bad_input(typed, capsys, words, message):
     assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_reset_keeps_the_readers_file(tmp_path):
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)

@@ -512,6 +512,7 @@ def test_stages_are_run(reader):
     assert not (reader.folder / "checkpoints").exists(), "a comparison leaves records only"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="asks who may write")
 def test_a_stage_that_fails_is_shown_and_the_others_run(reader, tmp_path_factory):
     """Only --record is written to: the folder of the stages may be read-only."""

@@ -45,6 +45,7 @@ def found(tmp_path_factory):
     return table
 
 
+@pytest.mark.slow
 def test_a_test_on_rank_0_alone_is_what_waits(found):
     assert found["all_ranks_test"] == {rank: ("passed", [9, 10]) for rank in range(2)}
     assert "Timed out" in found["only_rank_0_tests"][0]
@@ -210,6 +211,7 @@ def launched(*command, **env):
     return result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_threads_that_torchrun_sets():
     show = ["--no-python", "sh", "-c", "echo threads:$OMP_NUM_THREADS:"]
     for ranks, expected in ((1, ["threads::"]), (2, ["threads:1:"] * 2)):

@@ -118,6 +118,7 @@ def distance(one, other):
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
+@pytest.mark.slow
 def test_one_rank_of_the_adapted_script_trains_the_weights_of_the_plain_one(reader):
     """As adapt.md's "Is it right" has it: the plain script takes the sampler of a single rank."""
     before, after = ((EXAMPLES / f"adapt_{name}.py").read_text() for name in ("before", "after"))

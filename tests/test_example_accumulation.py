@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
 
+pytestmark = pytest.mark.slow
+
 RANKS, MICRO_BATCHES = 2, {"accumulation": 4, "loss_normalization": 3}
 
 

@@ -14,6 +14,8 @@ from benchmarks import batch_size as sweep
 from benchmarks import common
 from tools import records as compare
 
+pytestmark = pytest.mark.slow
+
 example = importlib.import_module("docs.examples.batch_size")
 
 PAGE = ROOT / "docs/batch_size_and_learning_rate.md"

@@ -40,6 +40,7 @@ def differences(result, way):
     return found
 
 
+@pytest.mark.slow
 def test_what_all_ranks_have_read_resumes_as_if_nothing_had_happened(printed):
     for way in ("all ranks read the file", "rank 0 reads and broadcasts"):
         assert differences(printed[0], way) == ("0e+00", "0e+00")

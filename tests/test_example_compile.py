@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = ROOT / "docs/examples"
 SPEC = importlib.util.spec_from_file_location("compile_ddp", EXAMPLES / "compile_ddp.py")
 compile_ddp = importlib.util.module_from_spec(SPEC)

@@ -7,6 +7,8 @@ import pytest
 import torch
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = ROOT / "docs/examples/compress.py"
 FP32 = 4 * (100 * 256 + 256 + 256 * 10 + 10)  # bytes of the gradients
 

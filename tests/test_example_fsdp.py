@@ -8,6 +8,8 @@ import torch
 from conftest import ROOT, Reader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = ROOT / "docs/examples/fsdp.py"
 COUNT = """
 import runpy, sys

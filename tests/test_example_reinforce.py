@@ -7,6 +7,8 @@ import pytest
 import torch
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = ROOT / "docs/examples/reinforce.py"
 SPEC = importlib.util.spec_from_file_location("reinforce", SCRIPT)
 reinforce = importlib.util.module_from_spec(SPEC)

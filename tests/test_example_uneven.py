@@ -8,6 +8,8 @@ import pytest
 from conftest import ROOT, Reader, docstring_commands
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "docs/examples/uneven.py"
 PAGE = (ROOT / "docs/uneven_inputs.md").read_text()
 JOIN = """

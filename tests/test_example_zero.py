@@ -5,6 +5,8 @@ import importlib.util
 import pytest
 from conftest import NEEDS_HOSTS, ROOT, Reader, free_port
 
+pytestmark = pytest.mark.slow
+
 MODEL, LAYER = 400, 25  # KiB: 16 weights of 80 x 80 numbers in fp32
 SENT = """
 import sys, time, torch, torch.distributed as dist

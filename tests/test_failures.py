@@ -28,6 +28,7 @@ def test_a_killed_rank_ends_the_run(reader, stage, which):
     assert not list(reader.folder.glob("*/*.json")) and not list(reader.folder.glob("*/*.pt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["03_ddp_spawn", pytest.param("04_ddp_torchrun", marks=SLOW)])
 def test_ctrl_c_ends_every_process(reader, stage):
     """At a terminal the interrupt reaches the parent, all ranks, and their DataLoader workers."""
@@ -62,6 +63,7 @@ def test_a_parent_that_is_stopped_alone_takes_its_ranks_along(reader, stage, sto
     assert reader.finish(process).code != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "after"),
     [
@@ -81,6 +83,7 @@ def test_a_parent_that_ends_while_its_ranks_start_takes_them_along(reader, stop,
     assert reader.finish(process).code != 0
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_shows_its_traceback(reader):
     """The error comes from a rank, not from the parent: the data vanish between the two."""
     data = reader.folder / "vanishing"

@@ -13,11 +13,11 @@ from conftest import ROOT, fenced
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 SCRIPTS = [
     "01_baseline/from_scratch.py",
-    "02_dp/from_scratch.py",
+    SLOW("02_dp/from_scratch.py"),
     "03_ddp_spawn/from_scratch.py",
-    "03_ddp_spawn/batchnorm.py",
-    "03_ddp_spawn/shards_and_seeds.py",
-    "03_ddp_spawn/amp.py",
+    SLOW("03_ddp_spawn/batchnorm.py"),
+    SLOW("03_ddp_spawn/shards_and_seeds.py"),
+    SLOW("03_ddp_spawn/amp.py"),
     SLOW("04_ddp_torchrun/from_scratch.py"),
     SLOW("05_multinode/from_scratch.py"),
 ]

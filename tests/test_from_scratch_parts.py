@@ -135,6 +135,7 @@ def parts_on_three_ranks():
     return same_as_ddp(), odd_tensors()
 
 
+@pytest.mark.slow
 def test_three_ranks_get_the_gradients_of_ddp_and_the_sums_of_odd_tensors():
     for far, right in common.on_ranks(3, parts_on_three_ranks):
         assert far < 1e-6 and all(right)
@@ -196,6 +197,7 @@ def parts_on_two_ranks():
     return bad_input_to_ddp(), uneven_batchnorm(), bad_input_to_the_ring()
 
 
+@pytest.mark.slow
 def test_bad_input_is_refused_on_both_ranks_and_batchnorm_takes_uneven_shards():
     for refused_by_ddp, (far, single), (refused_by_ring, untouched) in common.on_ranks(
         2, parts_on_two_ranks

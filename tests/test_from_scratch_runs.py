@@ -12,6 +12,7 @@ TRAIN = "-e 2 -b 24 --lr 0.02 --device cpu"
 LAUNCH = "python 04_ddp_torchrun/from_scratch.py"
 
 
+@pytest.mark.slow
 def test_threads_train_with_the_flags_and_the_record_of_their_stage(reader):
     result = reader.run(f"python 02_dp/from_scratch.py --train {TRAIN}")
     assert result.code == 0 and result.out.startswith("02_dp-threads: "), result
@@ -76,6 +77,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_and_one_that_ignores_sigterm_is_killed(reader):
     (reader.folder / "stubborn.py").write_text(STUBBORN)
     result = reader.run(f"{LAUNCH} stubborn.py")

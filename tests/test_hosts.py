@@ -46,6 +46,7 @@ def start_sleep(reader, net):
     return process
 
 
+@pytest.mark.slow
 @NEEDS_HOSTS
 def test_nodes_train_together(reader):
     torchrun = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d"

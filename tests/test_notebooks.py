@@ -24,6 +24,7 @@ def build_notebooks(*flags, root=ROOT, timeout=500):
     return result.returncode, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_sources_notebooks_and_quotes_agree():
     assert {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} == set(NAMES)
@@ -75,6 +76,7 @@ def run_badly(folder):
     (folder / "source/08_bad.md").write_text("```{code-cell}\n1\n```\n")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "complaint",

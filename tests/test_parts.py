@@ -142,6 +142,7 @@ print(during > 0, gloo_threads())
 """
 
 
+@pytest.mark.slow
 @LINUX
 def test_leaving_the_group_ends_its_threads():
     """They end, unless something keeps the group alive: then a rank may abort, or hang, at exit."""

@@ -21,6 +21,8 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 PLAYER = ROOT / "docs" / "player"

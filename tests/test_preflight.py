@@ -126,6 +126,7 @@ def failed(result, faults, code=1):
     assert result.out.endswith(f"preflight: FAILED: {', '.join(rows(result))}\n"), result
 
 
+@pytest.mark.slow
 @NEEDS_HOSTS
 def test_no_alarm_on_sound_nodes(nodes):
     first, second = nodes.torchrun("--timeout 60")
@@ -135,6 +136,7 @@ def test_no_alarm_on_sound_nodes(nodes):
     assert "host1 is 10.5.0.2" in rows(first, "ok")["own name"]
 
 
+@pytest.mark.slow
 @NEEDS_HOSTS
 def test_the_endpoint_of_a_torchrun_that_waits(nodes):
     """Also where small packets pass and large ones do not: torchrun fails on such a path."""
@@ -251,6 +253,7 @@ def test_a_node_that_is_cut_off(nodes, tmp_path, before, fault):
     failed(second, {"store": "10.5.0.1" if before == "facts" else "does not answer"}, code=-9)
 
 
+@pytest.mark.slow
 def test_two_torchruns_on_one_machine(reader):
     """As in a first try, whatever this machine's name leads to: there a loopback will do."""
     meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"

@@ -28,6 +28,7 @@ def test_a_decision_of_rank_0_alone_leaves_all_ranks_waiting(reader):
     assert "5000ms" in result.err or "Connection closed" in result.err, result
 
 
+@pytest.mark.slow
 def test_started_with_plain_python_it_says_how_to_start_without_importing_tensorboard(reader):
     result = reader.run(f"python -X importtime {SCRIPT}")
     imports = [line for line in result.err.splitlines() if line.startswith("import time:")]

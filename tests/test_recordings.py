@@ -15,6 +15,8 @@ from conftest import LINUX, ROOT, ranks_of, wait_for
 from tools import record
 from tools.recorders import all_reduce, check, failure, step
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / "docs/player/recordings"
 STEP = "step-ranks-2-channels-1-bucket-cap-mb-0.01"
 RING, NAIVE = "all-reduce-ring-ranks-4", "all-reduce-naive-ranks-3"

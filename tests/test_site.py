@@ -14,6 +14,8 @@ import yaml
 from conftest import NEEDS_BROWSER, ROOT, files, served
 from filelock import FileLock
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sphinx_book_theme", reason="requirements-dev.txt has it for Python 3.11 on")
 SEARCHES = {  # words of a reader -> the pages that answer them
     "NCCL watchdog": ["docs/debugging", "docs/messages", "docs/glossary"],

@@ -153,17 +153,8 @@ def test_train_refuses_a_snapshot_of_another_run(alone, tmp_path, capsys, snapsh
         stage5.load_snapshot(tmp_path / "s", {"seed": 0}, {})
     assert stopped.value.code == 2
     first = capsys.readouterr().err
-    assert f"error: --snapshot {tmp_path / 's'} is of another run: " in first and found in first
-
-
-@LINUX
-def test_a_full_disk_leaves_the_last_snapshot_of_train(tmp_path):
-    path = tmp_path / "snapshot"
-    stage5.save_snapshot(path, {}, {}, ["one epoch"])
-    (tmp_path / "snapshot.tmp").symlink_to("/dev/full")
-    with pytest.raises((RuntimeError, OSError)):
-        stage5.save_snapshot(path, {}, {}, ["one epoch", "two"])
-    assert epochs_in(path) == 1
+    assert f"error: --snapshot {tmp_path / 's'} is damaged or of another run: " in first
+    assert found in first and first.count("\n") == 1
 
 
 # ---------------------------------------------------------------- resume.py: amid an epoch
@@ -181,6 +172,7 @@ def test_killed_and_resumed_on_one_rank(alone, tmp_path, few_digits):
     assert killed_ranks.kill(tmp_path, few_digits, "off", PLACES) == [0.0] * 3
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_on_two_ranks(tmp_path, few_digits):
     """Rank 0's model is the one that is saved; BatchNorm's statistics differ on the other rank."""
     found = on_ranks(2, killed_ranks.kill, tmp_path, few_digits, "off", PLACES)
@@ -215,6 +207,7 @@ def test_what_was_read_and_what_is_left_make_the_epoch(data):
     assert len(first + rest) - images in range(after), "only the end of the epoch is padded"
 
 
+@pytest.mark.slow
 def test_one_rank_trains_on_what_two_have_left_of_the_epoch(alone, tmp_path, capsys):
     first = on_ranks(2, killed_ranks.images_seen, tmp_path / "s", (3, "after"))
     rest = [killed_ranks.images_seen(tmp_path / "s", None)]

@@ -36,7 +36,7 @@ RIGHT = {
     ],
 }
 WRONG = {
-    "one file for all jobs": ([(FILE, HERE)], "it hangs"),
+    "one file for all jobs": ([(FILE, HERE)], "Of two jobs"),
     "another port": ([(FILE, '"tcp://127.0.0.1:29517"')], "EADDRINUSE"),
     "another port for the store": (
         [(FOLDER, FIXED), (FILE, "port"), (INIT, CONNECT)],
