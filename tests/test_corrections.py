@@ -51,6 +51,7 @@ def test_a_test_on_rank_0_alone_is_what_waits(found):
     assert "Timed out" in found["only_rank_0_tests"][0]
 
 
+@pytest.mark.slow
 def test_the_wrapper_communicates_in_forward_the_bare_model_does_not(found):
     bare, wrapper = found["only_rank_0_calls_the_wrapper"][0]
     assert bare == "passed" and wrapper != "passed"

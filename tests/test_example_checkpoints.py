@@ -46,6 +46,7 @@ def test_what_all_ranks_have_read_resumes_as_if_nothing_had_happened(printed):
         assert differences(printed[0], way) == ("0e+00", "0e+00")
 
 
+@pytest.mark.slow
 def test_what_only_rank_0_has_read_lets_the_ranks_drift_apart(printed):
     for way in ("rank 0 reads, DDP broadcasts", "rank 0 reads after wrapping"):
         between, to_undisturbed = map(float, differences(printed[0], way))

@@ -27,6 +27,7 @@ def printed(tmp_path_factory, small_data):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "gradients", "numbers", "ends"),
     [

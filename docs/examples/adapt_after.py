@@ -36,9 +36,7 @@ def main():
     shard = Subset(valid_set, range(rank, len(valid_set), world_size))  # 8.
     valid_loader = DataLoader(shard, batch_size=500)
 
-    model = nn.Sequential(
-        nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
-    ).to(device)  # fmt: skip
+    model = network().to(device)
     ddp_model = DistributedDataParallel(model)  # 3.
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 
@@ -67,6 +65,12 @@ def main():
             torch.save(model.state_dict(), "regression.pt")
         if error < 0.01:
             break
+
+
+def network():
+    return nn.Sequential(
+        nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ def main():
     loader = DataLoader(train_set, batch_size=100, shuffle=True)
     valid_loader = DataLoader(valid_set, batch_size=500)
 
-    model = nn.Sequential(
-        nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
-    ).to(device)  # fmt: skip
+    model = network().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 
     for epoch in range(8):
@@ -49,6 +47,12 @@ def main():
         torch.save(model.state_dict(), "regression.pt")
         if error < 0.01:
             break
+
+
+def network():
+    return nn.Sequential(
+        nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

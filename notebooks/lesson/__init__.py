@@ -21,7 +21,7 @@ from IPython.core.error import UsageError
 from .drawing import COLORS, RANKS, film, picture, stack
 from .predicting import predict
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
-from .records import RECORDS, compare, digits, phases, records
+from .records import RECORDS, compare, digits, free_port, phases, records
 from .showing import show_code, show_diff, show_source, table
 
 if str(ROOT) not in sys.path:  # the notebook's own entry ".." is gone after a %cd
