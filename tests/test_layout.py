@@ -108,3 +108,16 @@ def test_nothing_of_ours_is_unpickled():
     assert not [path for path, text in sources.items() if re.search(r"^import pickle", text, re.M)]
     loads = [call for path in sources for call in calls("load", path)]
     assert not [call for call in loads if "weights_only=False" in ast.unparse(call)]
+
+
+def test_each_promise_has_a_quick_test():
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = "\n".join(line for line in page.splitlines() if line.startswith("| "))
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", rows)
+    assert len(named) > 10
+    for file, test in named:
+        source = (ROOT / "tests" / file).read_text()
+        assert "\npytestmark = pytest.mark.slow" not in source
+        before, found, _ = source.partition(f"def {test}(" if test else '"""')
+        decorators = before.rpartition("\n\n\n")[2].splitlines()
+        assert found and "@pytest.mark.slow" not in decorators, f"{file}::{test}"
