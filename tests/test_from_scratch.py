@@ -91,6 +91,6 @@ def test_the_table_of_equality_holds():
         assert found[float32, "frozen"] < 1e-4, way
         if not on_threads:
             assert found[float64, "synced"] < 1e-10, way
-            assert found[float32, "synced"] < 1e-3, way
+            assert found[float32, "synced"] < 5e-3, way
         plain.add(found[float64, "plain"])
     assert min(plain) > 1e-4, "plain BatchNorm does make a difference"
