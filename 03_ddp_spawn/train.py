@@ -227,9 +227,7 @@ class Stopwatch:
 
     def lap(self, phase):
         now = time.perf_counter()
-        if (
-            self.stream is not None
-        ):  # GPU work is asynchronous: an event, read when the epoch is over
+        if self.stream is not None:  # GPU work is asynchronous: an event, read after the epoch
             now = self.stream.record_event(torch.cuda.Event(enable_timing=True))
         self.laps.append((phase, now))
 
