@@ -117,17 +117,17 @@ def train(args, device):
 @contextmanager
 def process_group(device, timeout, **rendezvous):
     """Join the other ranks, and leave them again. Raises DistError if they do not come in time."""
-    cuda = device.type == "cuda"
-    if cuda:
+    backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
+    if device_id is not None:
         torch.cuda.set_device(device)
-    rendezvous |= {"timeout": timedelta(seconds=timeout), "device_id": device if cuda else None}
-    dist.init_process_group("nccl" if cuda else "gloo", **rendezvous)
+    limit = timedelta(seconds=timeout)
+    dist.init_process_group(backend, timeout=limit, device_id=device_id, **rendezvous)
     try:
         yield
     finally:
         failure = sys.exc_info()[2]
         traceback.clear_frames(failure)  # its frames hold DDP, and DDP holds gloo's threads
-        if not cuda or failure is None:  # NCCL would wait for ranks that wait for this one
+        if backend == "gloo" or failure is None:  # NCCL would wait for ranks that wait for this one
             dist.destroy_process_group()
 
 
@@ -249,14 +249,15 @@ def finish(args, name, history, images, parts, world_size=1):
     flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
     path = args.record / record_name(name, flags, world_size)
     run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
-    run |= {"host": socket.gethostname(), "torch": torch.__version__, "history": history}
+    where = {"host": socket.gethostname(), "torch": torch.__version__}
     step = {k: 1000 * s * args.batch_size / images for k, s in history[-1]["phases"][0].items()}
     split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
     print(f"milliseconds per step: {split} -> {path.name}")
+    record = json.dumps({**run, **where, "history": history}, indent=1)
     try:
         save(args.checkpoint, lambda file: torch.save(parts, file))
     finally:  # the record also if there was no room for the checkpoint
-        save(path, lambda file: Path(file).write_text(json.dumps(run, indent=1)))
+        save(path, lambda file: Path(file).write_text(record))
 
 
 def record_name(name, flags, world_size):
@@ -307,11 +308,12 @@ def base_parser():
 def parse(parser):
     """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    limits = dict(epochs=(1, 1e6), batch_size=(1, 1e6), lr=(0, 100), seed=(0, 2**31))
-    limits |= dict(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 1e6))
-    for flag, (low, high) in limits.items():
+    least = dict(epochs=1, batch_size=1, threads=1, timeout=1)  # else 0
+    most = dict(lr=100, seed=2**31, threads=512, workers=512, world_size=512)  # else 1e6
+    for flag in least | most:
+        low, high = least.get(flag, 0), most.get(flag, 10**6)
         if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
-            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low:.0f} to {high:.0f}")
+            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low} to {high}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
     shm = Path("/dev/shm")  # batches come through it; a worker without room is waited for, for ever
