@@ -232,9 +232,13 @@ def other_shapes_detail(rank):
     dist.all_reduce(torch.ones(4 if rank == 0 else 400))
 
 
-@two_ranks
-def ddp_detail(rank):
-    DistributedDataParallel(nn.Linear(2, 2))
+@launches
+def ddp_detail():
+    """One process in ten to twenty survives it, by the addresses that it happens to get."""
+    code = "import torch, torch.distributed as d; d.init_process_group(); "
+    code += "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))"
+    alone = f"torchrun --standalone --nproc-per-node 2 --no-python python -c '{code}'"
+    shell(f"for n in 1 2 3 4 5 6; do TORCH_DISTRIBUTED_DEBUG=DETAIL {alone} || break; done")
 
 
 @launches
