@@ -185,8 +185,8 @@ def finish(args, name, history, images, parts, world_size=1):
 
 def record_name(name, flags, world_size):
     """Every flag that is not the default is part of the name."""
-    usual = {**vars(base_parser().parse_args([])), "amp": "off", "sync_batchnorm": False}
-    usual |= {"device": flags["device"], "hosts": 1}  # these are in every name, or seldom used
+    more = {"amp": "off", "sync_batchnorm": False, "hosts": 1, "device": flags["device"]}
+    usual = {**vars(base_parser().parse_args([])), **more}
     short = {"epochs": "e", "batch_size": "b", "amp": ""}
     changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
     return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"

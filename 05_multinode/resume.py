@@ -5,7 +5,7 @@ the run before and after each of its snapshots, resumes it, and compares the wei
 an undisturbed run. Then it leaves out one part of the snapshot at a time, and prints how far off
 the weights end.
 
-Under torchrun it trains the ConvNet on MNIST with a snapshot every N steps, also amid an epoch:
+Under torchrun it trains the ConvNet on MNIST with a snapshot every N steps, also inside an epoch:
 
     python 05_multinode/resume.py
     torchrun --standalone --nproc-per-node 2 05_multinode/resume.py --every 50

@@ -117,8 +117,8 @@ def train(args, device):
             print(epoch_line(history, args.epochs, len(train_set)))
             if args.snapshot:
                 parts = {name: part.state_dict() for name, part in state.items()}
-                parts |= {"settings": settings, "history": history}
-                save(args.snapshot, lambda file, parts=parts: torch.save(parts, file))
+                whole = {"settings": settings, "history": history, **parts}
+                save(args.snapshot, lambda file, whole=whole: torch.save(whole, file))
     if rank == 0:
         parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
         finish(args, STAGE, history, len(train_set), parts, world_size)
@@ -298,8 +298,8 @@ def finish(args, name, history, images, parts, world_size=1):
 
 def record_name(name, flags, world_size):
     """Every flag that is not the default is part of the name."""
-    usual = {**vars(base_parser().parse_args([])), "amp": "off", "sync_batchnorm": False}
-    usual |= {"device": flags["device"], "hosts": 1}  # these are in every name, or seldom used
+    more = {"amp": "off", "sync_batchnorm": False, "hosts": 1, "device": flags["device"]}
+    usual = {**vars(base_parser().parse_args([])), **more}
     short = {"epochs": "e", "batch_size": "b", "amp": ""}
     changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
     return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"

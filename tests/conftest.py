@@ -337,20 +337,17 @@ def processor_seconds():
     return sum(os.times()[:4])
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    before = processor_seconds()
-    item.user_properties.append(("processor seconds", lambda: processor_seconds() - before))
-    return (yield)
+BEGAN = pytest.StashKey()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = yield
-    report.user_properties = [
-        (name, value() if callable(value) else value) for name, value in report.user_properties
-    ]
-    return report
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[BEGAN] = processor_seconds()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    item.user_properties.append(("processor seconds", processor_seconds() - item.stash[BEGAN]))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from conftest import LINUX, ROOT
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common import on_ranks
 
@@ -153,21 +154,25 @@ def test_leaving_the_group_ends_its_threads():
     assert kept.communicate(timeout=120)[0].strip() != "True 0", "a living DDP model keeps them"
 
 
+def trained(wrapper, args):
+    """Train stage 3 on this rank, with another wrapper -> the parameters that it ends with."""
+    models = []
+
+    def wrap(model):
+        models.append(wrapper(model))
+        return models[0]
+
+    stage3.DistributedDataParallel = wrap  # this rank is a process of its own
+    stage3.train(args, CPU)
+    return torch.cat([parameter.detach().flatten() for parameter in models[0].parameters()])
+
+
 def weights(data, folder):
     """On a rank: train stage 3 with DDP, then without -> the parameters of both."""
     values = {"epochs": 1, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": "off", "data": data}
     values |= {"device": "cpu", "threads": 1, "workers": 0, "sync_batchnorm": False}
-    values |= {"record": folder, "checkpoint": folder / "model.pt"}
-    found = []
-    for wrapper in (stage3.DistributedDataParallel, nn.Sequential):
-        models = []
-        stage3.DistributedDataParallel = lambda model, w=wrapper, m=models: (
-            m.append(w(model)) or m[0]
-        )
-        stage3.train(SimpleNamespace(**values), CPU)
-        found.append(torch.cat([p.detach().flatten() for p in models[0].parameters()]))
-        models.clear()
-    return found
+    args = SimpleNamespace(**values, record=folder, checkpoint=folder / "model.pt")
+    return [trained(wrapper, args) for wrapper in (DistributedDataParallel, nn.Sequential)]
 
 
 def test_ddp_gives_all_ranks_equal_weights(small_data, tmp_path):
