@@ -12,7 +12,6 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -97,13 +96,18 @@ def main():
     add("--alone", action="store_true", help="rank 0 stops alone: see what the others do")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        sys.exit("start it with torchrun, as --help shows")
+        train.stop("start it with torchrun, as --help shows")
+    if not 1 <= args.timeout <= 10**6:  # nan is refused, too
+        train.stop(f"--timeout {args.timeout}: from 1 to 1000000")
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     with train.process_group(device, args.timeout):
         train.download(args.data, int(os.environ["LOCAL_RANK"]))
-        run(args, device)
+        try:
+            run(args, device)
+        except OSError as error:  # only rank 0 writes
+            train.stop(f"cannot write to {args.tensorboard}: {error.strerror}; is the disk full?")
 
 
 if __name__ == "__main__":

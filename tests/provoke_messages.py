@@ -141,6 +141,11 @@ def interface_missing():
 
 
 @alone
+def no_local_address():
+    dist.ProcessGroupGloo.create_device(hostname="192.0.2.77")
+
+
+@alone
 def stale_store():
     """Ranks that ended leave their addresses in the store, and a new rank 1 calls them."""
     path = tempfile.mkdtemp() + "/store"
