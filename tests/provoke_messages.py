@@ -66,6 +66,12 @@ def no_group():
 
 
 @alone
+def tensor_on_the_cpu():
+    dist.init_process_group("cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1))
+
+
+@alone
 def no_environment():
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
@@ -250,6 +256,16 @@ def ddp_detail():
 def signal_9():
     worker = 'import os, time; os.environ["RANK"] == "0" or os.kill(os.getpid(), 9); time.sleep(60)'
     shell(f"torchrun --standalone --nproc-per-node 2 --no-python python -c '{worker}'")
+
+
+@launches
+def rank_raises():
+    shell("torchrun --standalone --nproc-per-node 1 --no-python python -c '1 / 0'")
+
+
+@launches
+def spawn_arguments():
+    run_script("def train(rank): pass", GUARDED.replace("(train", "(train, (1, 2)"))
 
 
 @launches
