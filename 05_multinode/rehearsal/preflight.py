@@ -5,11 +5,6 @@ Start it on every node with the job's own torchrun line, in place of train.py:
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
         --rdzv-endpoint host0:29500 05_multinode/rehearsal/preflight.py
 
-If the torchruns do not even find each other: leave the one on the endpoint's node waiting, and run
-this on the other nodes, without torchrun:
-
-    python 05_multinode/rehearsal/preflight.py --endpoint host0:29500
-
 The ranks exchange what they find through torchrun's store, and rank 0 prints one table. The
 all-reduce comes last: gloo or NCCL may be what is broken. Every wait is bounded by --timeout.
 Exit code: 0 if all is sound, 1 if a check has failed, 2 for bad input (torchrun makes 1 of it).
@@ -44,15 +39,12 @@ import torch.distributed as dist
 
 MIB = 2**20
 STATUS = ("ok", "note", "FAILED")  # from good to bad
-LOCAL = ("localhost", "127.0.0.1", "::1")
-NETWORK = ("own name", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-NEEDED = ("nodes", "device", "GPUs", "paths", *NETWORK)  # else an all-reduce would hang or fail
+NEEDED = ("nodes", "device", "GPUs", "address", "paths")  # else an all-reduce would hang or fail
 AGREE = {  # what is the same on the nodes of a sound job: status and remedy if it is not
     "versions": ("FAILED", "install the same versions on all nodes"),
     "ranks": ("FAILED", "the same --nproc-per-node on all nodes"),
     "device": ("FAILED", "the same --device on all nodes, cpu or cuda"),
     "GPUs": ("note", "in every step all ranks wait for the slowest"),
-    "OMP_NUM_THREADS": ("note", "set it to the same number on all nodes"),
     "data": ("FAILED", "copy MNIST/raw from the node where it is right"),
 }
 FIX_NAME = "in DNS or in every /etc/hosts, give the name the address that the other nodes use"
@@ -78,22 +70,9 @@ class Unreachable(Exception):
 
 
 def main() -> None:
+    """Each rank comes to the same findings; rank 0 prints them."""
     args = parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends us at once, without a traceback
-    if "RANK" in os.environ:
-        code = check_job(args)
-    else:
-        local = args.endpoint is not None and args.endpoint[0] in LOCAL
-        findings = compare([look_at_node(args)], several=not local)
-        if args.endpoint:
-            findings.append(check_endpoint(*args.endpoint, args.timeout))
-        code = print_table(findings)
-    sys.stdout.flush()
-    os._exit(code)  # sys.exit would wait for threads that may hang
-
-
-def check_job(args: argparse.Namespace) -> int:
-    """With torchrun: each rank does this, and comes to the same findings -> exit code"""
     node = look_at_node(args) | {"product": time_product(args.device)}
     family = socket.AF_INET6 if ":" in node["address"] else socket.AF_INET
     listener = socket.create_server((node["address"], 0), family=family).detach()
@@ -103,17 +82,17 @@ def check_job(args: argparse.Namespace) -> int:
     node["port"] = server.port
     try:
         store = open_job_store(min(5, args.timeout))
-        findings = check_ranks(args, store, node)
+        code = print_table(check_ranks(args, store, node), show=os.environ["RANK"] == "0")
+        with suppress(Unreachable):  # the store is gone when rank 0 has ended: wait for all
+            gather(store, "end", code, 5)
     except Unreachable as problem:
-        if os.environ["LOCAL_RANK"] != "0":
+        code = 1
+        if os.environ["LOCAL_RANK"] == "0":
+            print_table([*compare([node]), Finding("FAILED", "store", *problem.args)])
+        else:
             time.sleep(2)  # when one rank ends, torchrun ends all: let the first one print
-            return 1
-        lost = Finding("FAILED", "store", *problem.args)
-        return print_table([*compare([node], several=True), lost])
-    code = print_table(findings, show=os.environ["RANK"] == "0")
-    with suppress(Unreachable):  # the store is gone when rank 0 has ended: wait for all
-        gather(store, "end", code, 5)
-    return code
+    sys.stdout.flush()
+    os._exit(code)  # sys.exit would wait for threads that may hang
 
 
 def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list[Finding]:
@@ -125,8 +104,7 @@ def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list
     if missing:
         status, found = "FAILED", f"only {found}; nothing from rank {', '.join(missing)} in time"
     to_do = "see what the others print; if they are only slow, give a larger --timeout"
-    findings = [Finding(status, "nodes", found, to_do)]
-    findings += compare(of_rank.values(), several=len(nodes) > 1 or bool(missing))
+    findings = [Finding(status, "nodes", found, to_do), *compare(of_rank.values())]
     if not broken(findings):
         findings.append(check_paths(args, store, node, of_rank))
     if not broken(findings):
@@ -139,6 +117,97 @@ def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list
 
 def broken(findings: list[Finding]) -> list[str]:
     return [f.check for f in findings if f.status == "FAILED" and f.check in NEEDED]
+
+
+# --------------------------------------------------------------------- what a node knows of itself
+
+
+def look_at_node(args: argparse.Namespace) -> dict:
+    """-> {"label", "address": where others try it, "findings": {check: [status, found, to do]}}"""
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else "none"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, NCCL {nccl}"
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    address, finding = look_at_address(args)
+    findings = {
+        "versions": ("ok", versions, ""),
+        "ranks": ("ok", f"{ranks} per node", ""),
+        "device": ("ok", args.device, ""),
+        "address": finding,
+        "data": look_at_data(args.data / "MNIST" / "raw"),
+    }
+    if args.device == "cuda":
+        findings["GPUs"] = look_at_gpus(ranks)
+    return {
+        "label": f"{socket.gethostname()} ({address})",
+        "address": address,
+        "findings": findings,
+    }
+
+
+def look_at_address(args: argparse.Namespace) -> tuple[str, tuple[str, str, str]]:
+    """-> the address at which the others try this node, and whether they can: the finding
+
+    It is that of the interface that gloo or NCCL is told to use, else that of the node's name.
+    """
+    families, host = (socket.AF_INET, socket.AF_INET6), socket.gethostname()
+    there = {
+        name: [a.address for a in entries if a.family in families and "%" not in a.address]
+        for name, entries in psutil.net_if_addrs().items()  # without those of one link only
+    }
+    variable = "NCCL_SOCKET_IFNAME" if args.device == "cuda" else "GLOO_SOCKET_IFNAME"
+    interface = os.environ.get(variable, "")
+    if interface and interface[0] not in "^=":  # these are NCCL's own rules
+        own, found = there.get(interface, []), f"{variable}={interface}"
+    else:
+        with suppress(socket.gaierror):
+            own = resolve(host, args.timeout)
+        own = own if "own" in locals() else []
+        found = f"{host} is {' '.join(own)}" if own else f"{host} does not resolve"
+    everywhere = sum(there.values(), [])
+    usable = [a for a in own if a in everywhere and not ipaddress.ip_address(a).is_loopback]
+    if usable:
+        return usable[0], ("ok", found, "")
+    real = [a for a in everywhere if not ipaddress.ip_address(a).is_loopback]
+    found += ", which no other node can reach" if own else ", and no interface here has that"
+    return (*real, "127.0.0.1")[0], ("FAILED", found, f"{FIX_NAME}: {', '.join(real) or 'none'}")
+
+
+def look_at_gpus(ranks: int) -> tuple[str, str, str]:
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    to_do = "each rank needs a GPU: a smaller --nproc-per-node, or see CUDA_VISIBLE_DEVICES"
+    status = "FAILED" if len(names) < ranks else "ok"
+    return status, f"{len(names)}: {', '.join(sorted(set(names)))}", to_do
+
+
+def look_at_data(raw: Path) -> tuple[str, str, str]:
+    crc = 0
+    try:
+        for name in FILES:
+            crc = zlib.crc32((raw / f"{name}-ubyte").read_bytes(), crc)
+    except OSError as error:
+        return "note", f"{error.filename}: {error.strerror}", "train.py will download MNIST"
+    return "ok", f"crc32 {crc:08x}", ""
+
+
+def compare(nodes: Iterable[dict]) -> list[Finding]:
+    """-> a finding per check of look_at_node"""
+    nodes, findings = {node["label"]: node["findings"] for node in nodes}, []
+    for check in next(iter(nodes.values())):
+        seen = {label: found[check] for label, found in nodes.items() if check in found}
+        status = max((status for status, _, _ in seen.values()), key=STATUS.index)
+        to_do = "\n".join(dict.fromkeys(to_do for _, _, to_do in seen.values() if to_do))
+        if check == "address" and len(nodes) == 1 and status == "FAILED":
+            status = "note"  # on one machine a loopback will do
+        sound = {found for status, found, _ in seen.values() if status == "ok"}
+        if status != "FAILED" and len(sound) > 1 and check in AGREE:
+            status, to_do = AGREE[check]
+        labels = {}
+        for label, (_, text, _) in seen.items():
+            labels.setdefault(text, []).append(label)
+        lines = [f"{', '.join(labels[text])}: {text}" for text in labels]
+        found = "\n".join(lines) if len(labels) > 1 else next(iter(labels))
+        findings.append(Finding(status, check, found, to_do))
+    return findings
 
 
 # --------------------------------------------------------------------- the store and the paths
@@ -183,8 +252,6 @@ def reach_store(name: str, port: int, seconds: float) -> dist.TCPStore:
         raise Unreachable(f"the name {name} does not resolve", FIX_NAME) from None
     except OSError as error:
         raise Unreachable(f"{where}: {error.strerror or error}", FIX_PORTS) from None
-    except RuntimeError:
-        raise Unreachable(f"{where}: what listens there is no store", FIX_PORTS) from None
     try:
         within(seconds, send_and_fetch, store)
     except (RuntimeError, TimeoutError):
@@ -203,10 +270,9 @@ def resolve(name: str, seconds: float) -> list[str]:
 
 
 def send_and_fetch(store: dist.Store) -> None:
-    """Payloads of one packet each, and a large one: virtual networks forward what is to be split
-    later, whatever the MTU is, and would let 1 MiB pass where a packet of 1400 bytes is dropped."""
+    """A payload of one large packet, and 1 MiB: virtual networks let that pass whatever the MTU."""
     key = f"preflight {os.urandom(8).hex()}"
-    for size in (600, 1000, 1380, MIB):
+    for size in (1380, MIB):
         payload = os.urandom(size)
         store.set(key, payload)
         if store.get(key) != payload:
@@ -230,7 +296,7 @@ def gather(store: dist.Store, key: str, value: object, seconds: float) -> dict[i
         return within(seconds + 5, exchange)
     except (RuntimeError, TimeoutError):  # PyTorch's errors are RuntimeErrors
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        to_do = "see what rank 0 prints; end torchrun, and try its endpoint with --endpoint"
+        to_do = "see what rank 0 prints, and what its node's torchrun prints"
         raise Unreachable(f"torchrun's store at {where} does not answer", to_do) from None
 
 
@@ -258,30 +324,6 @@ def check_paths(args: argparse.Namespace, store: dist.Store, node: dict, of_rank
         to_do = "\n".join(dict.fromkeys(problems.values()))
         return Finding("FAILED", "paths", "\n".join(problems), to_do)
     return Finding("ok", "paths", "1 MiB passes from every node to every other one, and back")
-
-
-def check_endpoint(name: str, port: int, seconds: float) -> Finding:
-    """On its node: can torchrun open its store there? Elsewhere: does a store return a payload?"""
-    where, holders = f"{name}:{port}", []
-    try:
-        with suppress(OSError):  # no name, or the port is taken, perhaps by the torchrun that waits
-            address = resolve(name, seconds)[0]
-            if is_loopback(address) and name not in LOCAL:
-                found = f"{name} is {address} here: every node would wait for itself"
-                return Finding("FAILED", "endpoint", found, FIX_NAME)
-            if is_loopback(address) or address in sum(interface_addresses().values(), []):
-                holders = listeners(port)
-                family = socket.AF_INET6 if ":" in address else socket.AF_INET
-                socket.create_server((address, port), family=family).close()
-                return Finding("ok", "endpoint", f"{where} is on this node, and the port is free")
-        reach_store(name, port, min(5, seconds))
-        return Finding("ok", "endpoint", f"torchrun waits at {where}, 1 MiB passes there and back")
-    except Unreachable as problem:
-        found, to_do = problem.args
-        for process in holders:
-            found += f"\nthe port is held by {describe(process)}"
-            to_do = f"another port; or, if nobody needs it: kill {process.pid}"
-        return Finding("FAILED", "endpoint", found, to_do)
 
 
 # --------------------------------------------------------------------- what the ranks measure
@@ -371,165 +413,7 @@ def check_speed(of_rank: dict[int, dict]) -> Finding:
     return Finding(status, "speed", found, "all wait for it in every step: see `top` there")
 
 
-# --------------------------------------------------------------------- what a node knows of itself
-
-
-def look_at_node(args: argparse.Namespace) -> dict:
-    """-> {"label", "address": where others try it, "findings": {check: [status, found, to do]}}
-
-    A finding without a text has nothing to report, and gets no row.
-    """
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else "none"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, NCCL {nccl}"
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    address, network = look_at_network(args.device, args.timeout)
-    findings = {
-        "versions": ("ok", versions, ""),
-        "ranks": ("ok", f"{ranks} per node", ""),
-        "device": ("ok", args.device, ""),
-        "GPUs": look_at_gpus(ranks) if args.device == "cuda" else ("ok", "", ""),
-        "OMP_NUM_THREADS": ("ok", os.environ.get("OMP_NUM_THREADS", "not set"), ""),
-        **network,
-        "data": look_at_data(args.data / "MNIST" / "raw"),
-        "orphans": look_at_orphans(),
-    }
-    label = f"{socket.gethostname()} ({address})"
-    return {"label": label, "address": address, "findings": findings}
-
-
-def interface_addresses() -> dict[str, list[str]]:
-    """-> {interface: its addresses}, without those that are valid on one link only"""
-    families = (socket.AF_INET, socket.AF_INET6)
-    return {
-        name: [a.address for a in entries if a.family in families and "%" not in a.address]
-        for name, entries in psutil.net_if_addrs().items()
-    }
-
-
-def is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def look_at_network(device: str, seconds: float) -> tuple[str, dict[str, tuple]]:
-    """-> the address at which the other nodes try this one, and the findings of NETWORK"""
-    host, own, interfaces = socket.gethostname(), [], interface_addresses()
-    existing = sum(interfaces.values(), [])
-    real = ", ".join(address for address in existing if not is_loopback(address))
-    with suppress(socket.gaierror):
-        own = resolve(host, seconds)
-    usable = [address for address in own if address in existing or is_loopback(address)]
-    found = f"{host} is {' '.join(own)}" if own else f"{host} does not resolve"
-    finding = look_at_addresses(usable, found, f"{FIX_NAME}: {real or 'there is none'}")
-    if device == "cuda" or os.environ.get("GLOO_SOCKET_IFNAME"):  # the name is not asked for
-        finding = (finding[0].replace("FAILED", "note"), *finding[1:])
-    findings, candidates = {"own name": finding}, usable + existing
-    for variable in NETWORK[1:]:
-        setting = os.environ.get(variable, "")
-        # gloo takes whole names; NCCL beginnings, too, whole ones after =, all but these after ^
-        names = tuple(setting.lstrip("=").split(","))
-        whole = variable.startswith("GLOO") or setting.startswith("=")
-        chosen = [i for i in interfaces if i in names or (i.startswith(names) and not whole)]
-        addresses = sum((interfaces[interface] for interface in chosen), [])
-        findings[variable] = ("ok", setting, "")
-        if setting and not setting.startswith("^"):
-            to_do = f"unset it, or set the interface that leads to the others: {real}"
-            findings[variable] = look_at_addresses(addresses, setting, to_do)
-            candidates = addresses + candidates
-    return next((a for a in candidates if not is_loopback(a)), "127.0.0.1"), findings
-
-
-def look_at_addresses(addresses: list[str], found: str, to_do: str) -> tuple[str, str, str]:
-    """addresses: those that a name or a variable selects and that exist; the first one is used"""
-    if not addresses:
-        return "FAILED", f"{found}, and no interface here has that", to_do
-    if is_loopback(addresses[0]):
-        return "FAILED", f"{found}, a loopback", to_do
-    return "ok", found, ""
-
-
-def look_at_gpus(ranks: int) -> tuple[str, str, str]:
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    file = Path("/proc/driver/nvidia/version")
-    driver = file.read_text().partition("Module")[2].split()[0] if file.exists() else "unknown"
-    found = f"{len(names)}: {', '.join(sorted(set(names)))}, driver {driver}"
-    to_do = "each rank needs a GPU: a smaller --nproc-per-node, or see CUDA_VISIBLE_DEVICES"
-    return "FAILED" if len(names) < ranks else "ok", found, to_do
-
-
-def look_at_data(raw: Path) -> tuple[str, str, str]:
-    crc = 0
-    try:
-        for name in FILES:
-            crc = zlib.crc32((raw / f"{name}-ubyte").read_bytes(), crc)
-    except OSError as error:
-        return "note", f"{error.filename}: {error.strerror}", "train.py will download MNIST"
-    return "ok", f"crc32 {crc:08x}", ""
-
-
-def look_at_orphans() -> tuple[str, str, str]:
-    """Ranks of a torchrun that was killed: they train on, and their parent is no Python program."""
-    orphans = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # it has ended meanwhile, or we may not look
-            if "TORCHELASTIC_RUN_ID" in process.environ() and in_our_network(process):
-                parent = process.parent()
-                if parent is None or "python" not in " ".join(parent.cmdline()):
-                    orphans.append(process)
-    if not orphans:
-        return "ok", "none", ""
-    found = "; ".join(describe(process) for process in orphans)
-    to_do = f"kill {' '.join(str(process.pid) for process in orphans)}"
-    return "FAILED", f"rank(s) whose torchrun is gone: {found}", to_do
-
-
-def in_our_network(process: psutil.Process) -> bool:
-    """False for a process in a container, or on another node that hosts.py has made."""
-    ours, others = Path("/proc/self/ns/net"), Path(f"/proc/{process.pid}/ns/net")
-    return not ours.exists() or ours.readlink() == others.readlink()
-
-
-def listeners(port: int) -> list[psutil.Process]:
-    """-> the processes of this node that listen at the port, as far as we may see them"""
-    with suppress(psutil.Error):
-        sockets = psutil.net_connections("tcp")
-        listening = [s for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr.port == port]
-        return [psutil.Process(pid) for pid in sorted({s.pid for s in listening if s.pid})]
-    return []
-
-
-def describe(process: psutil.Process) -> str:
-    return f"pid {process.pid} ({' '.join(process.cmdline())[:100]})"
-
-
 # --------------------------------------------------------------------- output and input
-
-
-def compare(nodes: Iterable[dict], several: bool) -> list[Finding]:
-    """-> a finding per check of look_at_node; several: the nodes are more than one machine"""
-    nodes, findings = {node["label"]: node["findings"] for node in nodes}, []
-    for check in next(iter(nodes.values())):
-        seen = {label: nodes[label][check] for label in nodes}
-        status = max((status for status, _, _ in seen.values()), key=STATUS.index)
-        to_do = "\n".join(dict.fromkeys(to_do for _, _, to_do in seen.values() if to_do))
-        if status == "FAILED" and check in NETWORK and not several:
-            status = "note"
-        sound = {found for status, found, _ in seen.values() if status == "ok"}
-        if status != "FAILED" and len(sound) > 1 and check in AGREE:
-            status, to_do = AGREE[check]
-        found = merge({label: found for label, (_, found, _) in seen.items()})
-        if found:
-            findings.append(Finding(status, check, found, to_do))
-    return findings
-
-
-def merge(texts: dict[str, str]) -> str:
-    """-> the text if all nodes have the same, else a line for each, with the nodes in front"""
-    labels = {}
-    for label, text in texts.items():
-        labels.setdefault(text, []).append(label)
-    if len(labels) == 1:
-        return next(iter(labels))
-    return "\n".join(f"{', '.join(labels[text])}: {text or 'not set'}" for text in labels)
 
 
 def print_table(findings: list[Finding], show: bool = True) -> int:
@@ -554,23 +438,15 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, default=data, help="MNIST's folder ($MNIST_ROOT or data)")
     add("--device", choices=("cpu", "cuda"), default=device, help="what ranks run on")
-    add("--endpoint", type=endpoint, metavar="HOST:PORT", help="without torchrun: try this one")
     add("--timeout", type=float, default=10, help="seconds that a wait may take, 1 to 600 (10)")
     args = parser.parse_args()
     if not 1 <= args.timeout <= 600:
         stop(f"--timeout {args.timeout}: from 1 to 600 seconds")
-    if args.endpoint and "RANK" in os.environ:
-        stop("--endpoint is for a start without torchrun")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
+    if "RANK" not in os.environ:
+        stop("start it with torchrun, as the job")
     return args
-
-
-def endpoint(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise argparse.ArgumentTypeError(f"HOST:PORT is needed, not {text!r}")
-    return host.strip("[]"), int(port)
 
 
 def stop(message: str) -> None:

@@ -105,15 +105,21 @@ def add_plain_files(app: Sphinx, error: Exception | None) -> None:
 
 
 def add_player(app: Sphinx, error: Exception | None) -> None:
-    """Put the player and all recordings as one script, which a page may load without a server."""
-    if error or app.builder.name != "html" or not PLAYER.exists():
-        return
-    folder = app.outdir / "_static/player"
+    """Put the player where the pages expect it."""
+    if not error and app.builder.name == "html":
+        write_player(app.outdir / "_static/player")
+
+
+def write_player(folder: Path) -> None:
+    """Write player.js, joined, its style, and the recordings as a script: without a server a page
+    can load neither modules nor JSON."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("player.js", "player.css"):
-        shutil.copy(PLAYER / name, folder)
+    parts = [PLAYER / f"{name}.js" for name in ("words", "lanes", "circle", "player")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in parts)
+    (folder / "player.js").write_text(f'"use strict";\n(() => {{\n{code}}})();\n', "utf-8")
+    shutil.copy(PLAYER / "player.css", folder)
     paths = sorted((PLAYER / "recordings").glob("*.json"))
-    recordings = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    recordings = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
     text = f"window.recordings = {json.dumps(recordings, separators=(',', ':'))};\n"
     (folder / "recordings.js").write_text(text, encoding="utf-8")
 
@@ -147,10 +153,7 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
 def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
     """Append a page's part of navigation.yml, as hidden toctrees: GitHub's readers see none."""
     for caption, pages in NAVIGATION.get(docname, {}).items():
-        lines = [f"{name} </{page}>" for name, page in pages.items()]
-        if not PLAYER.exists():
-            lines = [line for line in lines if "/player/" not in line]
-        entries = "\n".join(lines)
+        entries = "\n".join(f"{name} </{page}>" for name, page in pages.items())
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
 
 
