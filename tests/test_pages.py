@@ -15,7 +15,6 @@ from tools import records as compare
 
 PAGES = files(".md")
 RECORDS = ROOT / "docs" / "timings" / "cpu-2-cores"
-RESULTS = ROOT / "benchmarks" / "results"
 ROWS = compare.read_folder(RECORDS)
 
 
