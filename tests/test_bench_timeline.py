@@ -21,7 +21,6 @@ def test_what_is_measured_can_be_so(reader):
     results = json.loads((reader.folder / "found/buckets.json").read_text())
     printed = f"{results['about']}\n{timeline.report(results)}\n"
     assert printed == result.out, "the file has all that was printed"
-    assert (reader.folder / "found/buckets.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((reader.folder / "traces").glob("rank-*.json"))) == 2
     net = timeline.make_net(2)
     assert sum(results["bucket_bytes"]) == sum(p.nbytes for p in net.parameters())

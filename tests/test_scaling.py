@@ -70,4 +70,3 @@ def test_the_script(reader):
     (rows,) = [found["rows"] for found in results["ranks"].values()]
     assert [row["batch"] for row in rows] == scaling.BATCHES
     assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.AMID}
-    assert (reader.folder / "r/scaling.png").read_bytes().startswith(b"\x89PNG")
