@@ -5,9 +5,8 @@ Start it on every node with the job's own torchrun line, in place of train.py:
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
         --rdzv-endpoint host0:29500 05_multinode/rehearsal/preflight.py
 
-The ranks exchange what they find through torchrun's store, and rank 0 prints one table. The
-all-reduce comes last: gloo or NCCL may be what is broken. Every wait is bounded by --timeout.
-Exit code: 0 if all is sound, 1 if a check has failed, 2 for bad input (torchrun makes 1 of it).
+The ranks exchange what they find through torchrun's store, and rank 0 prints one table. Every wait
+is bounded by --timeout. Exit code: 0 if all is sound, 1 if a check has failed, 2 for bad input.
 """
 
 import argparse
@@ -35,10 +34,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.benchmark import Timer
 
-MIB = 2**20
 AGREE = {  # what is the same on the nodes of a sound job, and what to do if it is not
     "versions": "install the same versions on all nodes",
-    "ranks": "the same --nproc-per-node on all nodes",
     "device": "the same --device on all nodes, cpu or cuda",
     "data": "copy MNIST/raw from the node where it is right",
 }
@@ -94,8 +91,7 @@ def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list
         to_do = "see what the others print; if they are only slow, give a larger --timeout"
         found = f"only {found}; nothing from rank {', '.join(missing)} in time"
         findings[0] = Finding("FAILED", "nodes", found, to_do)
-    findings.append(check_paths(args, store, node, of_rank))
-    findings.append(check_all_reduce(args, store, of_rank))
+    findings += [check_paths(args, store, node, of_rank), check_all_reduce(args, store, of_rank)]
     return [*findings, check_speed(of_rank)]
 
 
@@ -111,7 +107,6 @@ def look_at_node(args: argparse.Namespace, address: str) -> dict:
         to_do = f"{gpus} GPU(s) for {ranks} ranks: a smaller --nproc-per-node"
     checks = {
         "versions": (versions, ""),
-        "ranks": (f"{ranks} per node", ""),
         "device": (args.device, to_do),
         "own name": look_at_name(args, address),
         "data": (look_at_data(args.data / "MNIST" / "raw"), ""),
@@ -289,7 +284,7 @@ def all_reduce(args: argparse.Namespace) -> dict:
         timeout=timedelta(seconds=600 if on_gpu else 0.8 * args.timeout),
         device_id=device if on_gpu else None,
     )
-    terms = torch.arange(25 * MIB // 4, device=device, dtype=torch.float32) % 7 + 1
+    terms = torch.arange(25 * 2**20 // 4, device=device, dtype=torch.float32) % 7 + 1
     vector = terms * (rank + 1)  # whole numbers below 2**24: float32 adds them exactly
     dist.all_reduce(vector)
     wrong = int((vector != terms * (world_size * (world_size + 1) // 2)).sum())
