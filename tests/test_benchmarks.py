@@ -2,7 +2,6 @@
 
 import json
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import psutil
@@ -52,7 +51,6 @@ def test_everything_takes_its_turn_and_the_first_round_is_left_out():
 @pytest.mark.parametrize(
     "script, flags, message",
     [
-        ("single_process", "--rounds 1", "--rounds 1: at least 2"),
         ("single_process", "--epochs none", "--epochs: invalid int value"),
         ("single_process", "--data file", "--data file: no MNIST"),
         ("limit", "--batch-size 3", "has to be even"),
@@ -74,58 +72,16 @@ def test_bad_flags(reader, called, script, flags, message):
 
 
 @pytest.mark.slow
-def test_both_tables_of_one_process(reader):
-    flags = f"--data {reader.env['MNIST_ROOT']} --rounds 2 --steps 2 --batch-size 4"
-    result = reader.run(f"python -m benchmarks.single_process {flags} --results results")
+def test_the_ways_of_one_process(reader):
+    command = f"python -m benchmarks.single_process --data {reader.env['MNIST_ROOT']}"
+    result = reader.run(f"{command} --results results")
     assert result.code == 0, result
     results = json.loads((reader.folder / "results/single_process.json").read_text())
-    tables = single_process.loop_table(results), single_process.way_table(results)
-    assert result.out == "{}\n\n{}\n".format(*tables) and results["dataset"] == "NOT MNIST"
-    assert list(results["loops"]) == list(single_process.LOOPS)
-    assert all(len(rounds) == 2 for rounds in results["loops"].values())
-    assert len(results["ways"]) == 4
+    assert result.out == f"{results['about']}\n{single_process.way_table(results)}\n"
+    assert results["dataset"] == "NOT MNIST" and len(results["ways"]) == 4
     for way in results["ways"].values():
         assert len(way["seconds"]) == 3 and 0 < way["accuracy"] < 1
         assert all(0 < data < whole for data, whole in zip(way["data"], way["seconds"]))
-
-
-def test_the_barest_loop_does_the_work_of_stage_1():
-    digits = common.digits(20)
-    models = []
-    for loop in ("bare", "stage 1"):
-        torch.manual_seed(0)
-        model = stage1.ConvNet()
-        optimizer = common.scheduled_sgd(model, 0.1, 5)
-        torch.manual_seed(1)  # so that both draw the same order
-        if loop == "bare":
-            single_process.bare_loop(model, optimizer, digits, batch_size=4)
-        else:
-            batches = [digits.__getitems__(i) for i in torch.randperm(20).split(4)]
-            stage1.train_epoch(model, batches, optimizer, common.CPU)
-        models.append(model.state_dict().values())
-    assert all(map(torch.equal, *models))
-
-
-@pytest.mark.parametrize(
-    "version, operation",
-    {
-        "autocast to bf16": "aten::copy_",
-        "SGD(fused=True)": "aten::_fused_sgd_",
-        "SGD(foreach=True)": "aten::_foreach_add_",
-        "zero_grad(set_to_none=False)": "aten::zero_",
-        "loss.item() in every step": "aten::item",
-    }.items(),
-)
-def test_a_version_is_what_it_says(version, operation):
-    args = Namespace(batch_size=4, steps=2, rounds=1)
-    found = {}
-    for name in (single_process.BARE, version):
-        loop = single_process.prepare(common.digits(8), args, **single_process.LOOPS[name])
-        with torch.profiler.profile() as profile:
-            loop()
-        found[name] = {event.key: event.count for event in profile.key_averages()}
-    bare, changed = (found[name].get(operation, 0) for name in found)
-    assert changed > bare, "the version does what its name promises, the barest loop less of it"
 
 
 # ---------------------------------------------------------------- limit.py, sweep.py
