@@ -58,17 +58,23 @@ def launch(script: list[str], ranks: int, max_restarts: int = 0) -> int:
 
 def environment(ranks: int, port: int, run_id: str, restarts: int, max_restarts: int) -> dict:
     """What torchrun tells all ranks alike. (A "group" is a machine, a "role" a kind of rank.)"""
-    env = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}  # where the store is
-    env |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}  # of all, of this machine
-    env |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}  # one machine
-    env |= {"ROLE_NAME": "default", "ROLE_WORLD_SIZE": str(ranks)}  # one role
-    env |= {"TORCHELASTIC_RUN_ID": run_id}
-    env |= {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
-    env |= {"TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
-    env |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store is there: rank 0 need not open it
-    env |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}  # a failed collective ends a rank on a GPU
+    env = {
+        "MASTER_ADDR": "localhost",  # where the store is
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),  # of this machine
+        "GROUP_RANK": "0",  # one machine
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",  # one role
+        "ROLE_WORLD_SIZE": str(ranks),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 need not open it
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # a failed collective ends a rank on a GPU
+    }
     if ranks > 1:
-        env |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        env["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     return env
 
 

@@ -45,7 +45,6 @@ FIT_IMAGES = [8, 20, 40, 80, 160, 320, 520]  # per rank; computing is measured f
 AMID = 80  # per rank; so many are computed before each all-reduce, and "around" is taken there
 FIT_BYTES = [4 * 2**10, 32 * 2**10, 2**18, 2**20, 2**22]  # and the all-reduce to these
 BATCHES = [60, 120, 240, 480, 960]  # over all ranks; these are predicted, then measured
-COLORS = ("#D55E00", "#0072B2", "#009E73")  # Okabe and Ito's, for the colour-blind
 
 
 class Curve(NamedTuple):
@@ -68,7 +67,6 @@ def main() -> None:
     print(table(results))
     if args.results:
         common.write_json(args.results / "scaling.json", results)
-        common.write_picture(args.results / "scaling.png", draw(results))
 
 
 def parse() -> argparse.Namespace:
@@ -246,28 +244,6 @@ def table(results: dict) -> str:
             f"largest error: {max(abs(row['error']) for row in found['rows']):.1%}",
         ]
     return "\n".join(lines)
-
-
-def draw(results: dict):
-    """Predicted and measured milliseconds of a step against the batch."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.6), layout="constrained")  # inches
-    axes = figure.subplots()
-    for color, (n, found) in zip(COLORS, results["ranks"].items()):
-        predicted, measured = (
-            [1000 * row[part] for row in found["rows"]] for part in ("predicted", "measured")
-        )
-        axes.plot(BATCHES, predicted, color=color, label=f"{n} ranks, predicted")
-        axes.plot(BATCHES, measured, "o", color=color, label=f"{n} ranks, measured")
-    axes.set(xscale="log", yscale="log", xticks=BATCHES, xticklabels=BATCHES)
-    axes.set(xlabel="images per step, all ranks together", ylabel="milliseconds per step")
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.supxlabel(results["about"], x=0.01, ha="left", fontsize=9, color="#555555")
-    return figure
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ SWEEPS = {  # what is changed -> its values
 }
 UNITS = {"batch": "images per step", "width": "times the channels", "cap": "bucket_cap_mb, MiB"}
 UNITS |= {"threads": "threads per rank", "amp": "precision"}
-COLORS = {1: "#E69F00", 2: "#0072B2", 4: "#D55E00"}  # Okabe and Ito's, for the colour-blind
 
 
 def main() -> None:
@@ -43,7 +42,6 @@ def main() -> None:
     print(report(results))
     if args.results:
         common.write_json(args.results / "sweep.json", results)
-        common.write_picture(args.results / "sweep.png", draw(results))
 
 
 # ---------------------------------------------------------------- measuring
@@ -141,25 +139,6 @@ def finding(sweep: str, rows: dict[str, dict[str, float]]) -> str:
         return f"2 ranks with 2 threads each take {two / one:.1f} times as long"
     one, two = (rows["off"][n] / rows["bf16"][n] for n in ("1", "2"))
     return f"bf16: {one:.2f} times as fast on one rank, {two:.2f} on two"
-
-
-def draw(results: dict):
-    """A panel per sweep, with a line per number of ranks."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 9.5), layout="constrained")  # inches
-    panels = figure.subplots(3, 2).flat
-    for axes, (sweep, rows) in zip(panels, results["milliseconds_per_step"].items()):
-        for n, color in COLORS.items():
-            heights = [row.get(str(n)) for row in rows.values()]
-            axes.plot(list(rows), heights, "o-", color=color, label=f"{n} rank(s)")
-        axes.set(xlabel=UNITS[sweep], ylabel="milliseconds per step", ylim=(0, None))
-        axes.set_title(finding(sweep, rows), loc="left", fontsize=11)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=9)
-    figure.axes[-1].remove()  # there are five sweeps
-    figure.supxlabel(results["about"], x=0.01, ha="left", fontsize=9, color="#555555")
-    return figure
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ opens. The ranks of one machine share its clock, so their traces can be laid sid
 
 In the same rounds run, by turns, the same steps without communication, with all gradients in one
 bucket (no overlap), and with DDP as it is, without the profiler: what overlap brings, and what
-recording costs. Drawn is the round whose time is nearest to the median.
+recording costs. The notebook of stage 3 draws the round whose time is nearest to the median.
 
     python -m benchmarks.timeline
     python -m benchmarks.timeline --width 1 --batch-size 120 --traces traces
@@ -59,7 +59,6 @@ def main() -> None:
     print(report(results))
     if args.results:
         common.write_json(args.results / "buckets.json", results, indent=None)
-        common.write_picture(args.results / "buckets.png", draw(results))
 
 
 # ---------------------------------------------------------------- on a rank
@@ -224,39 +223,6 @@ def finding(results: dict) -> str:
         f"{hidden / travel:.0%} of the all-reduces' time lies before the last gradient.\n"
         f"A step takes {ratio} times as long as with one bucket."
     )
-
-
-# ---------------------------------------------------------------- the picture
-
-
-def draw(results: dict):
-    """Lanes over milliseconds: per rank one for its main thread and one for each bucket."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
-    import compare
-
-    colors = compare.PHASES | {"all-reduce": "#009E73"}  # Okabe and Ito's, for the colour-blind
-    shown = [rounds[results["shown_round"]] for rounds in results["rounds"][DRAWN]]
-    zero = min(steps[0]["laps"][0] for steps in shown)
-    labels = [
-        "",
-        *(f"bucket {n}, {b / 1000:.0f} KB" for n, b in enumerate(results["bucket_bytes"])),
-    ]
-    figure = Figure(figsize=(9, 1.6 + 0.35 * 2 * len(labels)), layout="constrained")  # inches
-    for rank, (axes, steps) in enumerate(zip(figure.subplots(2, sharex=True), shown)):
-        for step in steps:
-            for phase, start, end in zip(PHASES, step["laps"], step["laps"][1:]):
-                axes.barh(0, end - start, 0.9, start - zero, color=colors[phase])
-            for lane, (left, _, done) in enumerate(step["all_reduces"], start=1):
-                axes.barh(lane, done - left, 0.6, left - zero, color=colors["all-reduce"])
-        axes.set_yticks(range(len(labels)), [f"rank {rank}", *labels[1:]])
-        axes.invert_yaxis()
-        axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_xlabel(f"milliseconds\n{results['about']}")
-    keys = [Patch(color=color, label=name) for name, color in colors.items()]
-    figure.legend(handles=keys, ncols=len(keys), frameon=False, loc="outside upper left")
-    return figure
 
 
 if __name__ == "__main__":

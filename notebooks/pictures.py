@@ -7,7 +7,6 @@ from matplotlib.patches import Rectangle
 
 lesson = import_module("notebooks.lesson")
 GREEN, ORANGE, SKY, GREY = "#009E73", "#D55E00", "#56B4E9", "#666666"
-Passes = dict[str, list[tuple[str, list[int]]]]  # title: what happened, see ranks/03_buckets.py
 
 
 # ---------------------------------------------------------------- boxes and arrows
@@ -87,30 +86,25 @@ def leaving(events: list[tuple[str, list[int]]]) -> list[tuple[int, list[int]]]:
     return [(kinds[:k].count("gradient"), parameters) for k, parameters in buckets]
 
 
-def buckets(both, passes: Passes, now: int, size: float = 11) -> None:
-    """Frame `now` of the film: the gradients that are ready, and the buckets that have left.
-
-    size: of a gradient, in points.
-    """
+def buckets(axes, title: str, events: list[tuple[str, list[int]]], now: int) -> None:
+    """At moment `now`: the gradients that are ready, and the buckets that have left."""
     last = 11
-    for axes, (title, events) in zip(both, passes.items()):
-        arrived = [parameters[0] for kind, parameters in events if kind == "gradient"]
-        for number, (ready, bucket) in enumerate(leaving(events)):
-            color, rows = lesson.RANKS[number], [arrived.index(index) for index in bucket]
-            there = [row for row in rows if row < now]
-            axes.plot([row + 1 for row in there], there, "s", color=color, markersize=size)
-            if ready <= now:
-                low, height = min(rows) - 0.45, len(rows) - 0.1
-                width = 13.9 - ready if now == last else now - ready + 0.4
-                axes.broken_barh([(ready + 0.6, width)], (low, height), color=color)
-                if now == last:
-                    look = {"color": "wkw"[number], "ha": "center", "va": "center"}
-                    axes.text(11.9, low + height / 2, number, weight="bold", **look)
-        axes.axvline(10.5, color="k", linestyle=":")
-        axes.set(title=title, xlim=(0.3, 13.9), ylim=(9.7, -0.7), xticks=[1, 5, 10])
-        axes.set(xlabel="gradients that are ready")
-        axes.set_yticks(range(10), arrived)
-    both[0].set(ylabel="gradient of parameter")
+    arrived = [parameters[0] for kind, parameters in events if kind == "gradient"]
+    for number, (ready, bucket) in enumerate(leaving(events)):
+        color, rows = lesson.RANKS[number], [arrived.index(index) for index in bucket]
+        there = [row for row in rows if row < now]
+        axes.plot([row + 1 for row in there], there, "s", color=color, markersize=5)
+        if ready <= now:
+            low, height = min(rows) - 0.45, len(rows) - 0.1
+            width = 13.9 - ready if now == last else now - ready + 0.4
+            axes.broken_barh([(ready + 0.6, width)], (low, height), color=color)
+            if now == last:
+                look = {"color": "wkw"[number], "ha": "center", "va": "center"}
+                axes.text(11.9, low + height / 2, number, weight="bold", **look)
+    axes.axvline(10.5, color="k", linestyle=":")
+    axes.set(title=title, xlim=(0.3, 13.9), ylim=(9.7, -0.7), xticks=[1, 5, 10])
+    axes.set(ylabel="gradient of parameter")
+    axes.set_yticks(range(10), arrived)
 
 
 def shares(axes, nets: dict[str, list[int]]) -> None:
@@ -309,8 +303,6 @@ def algorithms(grid) -> None:
 # A chunk is four stripes, one for each rank, from left to right. A stripe is filled if what this
 # rank began with is in the sum: a value of 1011 has ranks 0, 1 and 3 in it.
 
-PLACES = [(2.4, 5.9), (12, 5.9), (12, 1.1), (2.4, 1.1)]  # of the four ranks, clockwise
-
 
 def chunk(axes, x, y, value, size=0.9, edge=0.8) -> None:
     """A square with its lower left corner at x, y; edge: the width of its frame."""
@@ -345,39 +337,6 @@ def ring_states(grid, states: list[list]) -> None:
     bare(key, (-0.1, 4), (-0.1, 4))
     for axes in grid.flat:
         axes.set(aspect="equal")
-
-
-def ring(axes, states: list[list], schedules: list[list], frame: int) -> None:
-    """Frame 0 is the start; then two for each step: chunks on their way, chunks arrived.
-
-    schedules: from_scratch.schedule of each rank.
-    """
-    bare(axes, (0, 14.4), (0, 8))
-    axes.set(aspect="equal")
-    done, on_the_way = frame // 2, frame % 2 == 1
-    before, state = states[max(0, done - 1)], states[done]
-    for rank, (x, y) in enumerate(PLACES):
-        axes.text(x, y + (1.05 if y > 4 else -1.05), f"rank {rank}", ha="center", va="center")
-        for k in range(4):
-            new = not on_the_way and before[rank][k] != state[rank][k]
-            place = (x - 1.9 + 0.95 * k, y - 0.45)
-            chunk(axes, *place, state[rank][k].item(), edge=3 if new else 0.8)
-        to_x, to_y = PLACES[(rank + 1) % 4]
-        along = 0.24 if y == to_y else 0.17  # arrows touch neither end
-        start = (x + along * (to_x - x), y + along * (to_y - y))
-        end = (to_x - along * (to_x - x), to_y - along * (to_y - y))
-        arrow(axes, start, end, "#999999", zorder=0)  # under the chunk that travels on it
-        if on_the_way:
-            sent = state[rank][schedules[rank][done].send].item()
-            chunk(axes, (x + to_x) / 2 - 0.45, (y + to_y) / 2 - 0.45, sent, edge=2)
-    texts = {"reduce-scatter": "received and added", "all-gather": "received and kept"}
-    number, words = (frame + 1) // 2, "start: each rank\nhas its own vector"
-    if number:
-        phase = schedules[0][number - 1].phase
-        words = f"step {number} of 6\n{phase}:\n{texts[phase]}"
-    if frame == 12:
-        words = "after 6 steps every\nrank has the sum"
-    axes.text(7.2, 3.5, words, ha="center", va="center", linespacing=1.5)
 
 
 # ---------------------------------------------------------------- 5. several nodes

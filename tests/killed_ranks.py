@@ -5,16 +5,15 @@ import importlib
 import io
 import itertools
 import os
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
-import torch.nn.functional as F
+from torch.nn.utils import parameters_to_vector
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import Dataset, TensorDataset
 
 resume = importlib.import_module("05_multinode.resume")
 stage5 = importlib.import_module("05_multinode.train")
@@ -24,86 +23,17 @@ CPU = torch.device("cpu")
 # ---------------------------------------------------------------- resume.py, by exceptions
 
 
-class WithDropout(stage5.ConvNet):
-    """A model that draws random numbers in every step, other ones on every rank."""
-
-    def forward(self, x):
-        return super().forward(F.dropout(x, 0.1, self.training))
-
-
-class Witness(nn.Module):
-    """A model that remembers the first pixel of each image that it has seen, batch by batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear, self.seen = nn.Linear(28 * 28, 10), []
-
-    def forward(self, x):
-        self.seen.append((255 * x[:, 0, 0, 0]).round().int().tolist())
-        return self.linear(x.flatten(1))
-
-
-def flags(snapshot: Path, amp: str = "off") -> SimpleNamespace:
-    """Those of a short run of resume.py: 2 epochs of 5 steps for 120 images."""
-    values = {"epochs": 2, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "every": 1}
-    return SimpleNamespace(snapshot=snapshot, **values)
-
-
-def live(args: SimpleNamespace, data: Dataset, places: list[tuple] = ()) -> dict:
-    """A run that is killed at one place after the other, and resumed -> the model's state_dict."""
-    for place in (*places, None):
-        torch.manual_seed(0)
-        model = WithDropout()
+def resume_from_the_newest(folder: Path) -> tuple[int, float]:
+    """Rank 0's disk has step 3's snapshot, rank 1's that of step 7 -> (steps done, distance)."""
+    undisturbed = resume.weights_of(folder / "undisturbed")
+    own = folder / f"disk {dist.get_rank()}"
+    for step in (7, 3):
         with contextlib.suppress(resume.Killed):
-            resume.run(args, CPU, data, model, place)
+            resume.run(folder / f"{step}", (step, "after"))
         dist.barrier()
-    return model.state_dict()
-
-
-def kill(folder: Path, data: Path, amp: str, lives: list[list[tuple]]) -> list[float]:
-    """On each rank: an undisturbed run, then one for each life -> their distances to the first."""
-    data = digits(data)
-    undisturbed = live(flags(folder / "undisturbed", amp), data)
-    found = []
-    for number, places in enumerate(lives):
-        state = live(flags(folder / f"life {number}", amp), data, places)
-        found.append(difference(undisturbed, state))
-    return found
-
-
-def resume_on_nodes_without_a_shared_disk(folder: Path, data: Path) -> tuple[int, float]:
-    """Two ranks, each a node of its own, whose snapshots differ -> steps done, distance at the end.
-
-    Rank 0 finds the snapshot of step 3, rank 1 that of step 7: all have to resume from step 7.
-    """
-    data, rank = digits(data), dist.get_rank()
-    os.environ["LOCAL_RANK"] = "0"
-    undisturbed = live(flags(folder / "undisturbed"), data)
-    for step, number in ((3, 0), (7, 1)):
-        torch.manual_seed(0)
-        with contextlib.suppress(resume.Killed):
-            resume.run(flags(folder / f"disk {number}"), CPU, data, WithDropout(), (step, "after"))
-        dist.barrier()
-    torch.manual_seed(0)
-    model = WithDropout()
-    done = resume.run(flags(folder / f"disk {rank}"), CPU, data, model)
-    return done, difference(undisturbed, model.state_dict())
-
-
-def digits(folder: Path) -> TensorDataset:
-    train_set, _ = stage5.load_mnist(folder)
-    return TensorDataset(train_set.data, train_set.targets)
-
-
-def images_seen(snapshot: Path, place: tuple | None) -> list[list[int]]:
-    """Run until the place, or to the end -> the images that this rank has trained on, by step."""
-    images = torch.zeros(120, 28, 28, dtype=torch.uint8)
-    images[:, 0, 0] = torch.arange(120)
-    model = Witness()
-    with contextlib.suppress(resume.Killed):
-        data = TensorDataset(images, torch.arange(120) % 10)
-        resume.run(flags(snapshot), CPU, data, model, place)
-    return model.seen[2:]  # the first two are the passes of settle
+    shutil.copy(folder / ("7" if dist.get_rank() else "3"), own)
+    model, done = resume.run(own)
+    return done, resume.distance(parameters_to_vector(model.parameters()), undisturbed)
 
 
 # ---------------------------------------------------------------- train.py, by SIGKILL

@@ -40,10 +40,3 @@ def test_a_way_that_does_not_average_is_noticed(reader):
     (reader.folder / "mutant.py").write_text(MUTANT)
     result = reader.run(f"python mutant.py {TINY}", PYTHONPATH=str(ROOT))
     assert result.code == 1 and "do not compute the same" in result.err, result
-
-
-def test_a_missing_package(reader):
-    (reader.folder / "accelerate.py").write_text("raise ImportError('not installed')")
-    result = reader.run("python -m benchmarks.frameworks")
-    assert result.code == 2 and result.err.count("\n") == 1, result
-    assert "pip install accelerate lightning-fabric" in result.err

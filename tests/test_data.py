@@ -14,8 +14,6 @@ import pytest
 import torch
 from torchvision import datasets
 
-from tools import draw_digits
-
 stage1 = importlib.import_module("01_baseline.train")
 DRAW = "tools/draw_digits.py"
 FILES = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]
@@ -152,29 +150,8 @@ def test_drawn_digits_come_from_their_seed(called, tmp_path):
     assert train_set.data.float().mean() > 10 and train_set.data.max() > 200
 
 
-def test_every_digit_is_drawn_in_every_font():
-    glyphs = draw_digits.render_glyphs(draw_digits.find_fonts())
-    assert len(glyphs) >= 15
-    assert (glyphs.amax((2, 3)) > 0.9).all(), "a font lacks a digit"
-    ink = glyphs.flatten(2)
-    assert (torch.cdist(ink, ink) + 100 * torch.eye(10) > 1).all(), "two digits look the same"
-
-
 def test_existing_data_are_never_overwritten(called, small_data):
     before = raw_bytes(small_data)
     result = called(DRAW, str(small_data))
     assert result.code == 2 and "there already" in result.err
     assert raw_bytes(small_data) == before
-
-
-@pytest.mark.parametrize("flags", ["--train 0", "--test -1", "--seed x"])
-def test_bad_flags_draw_nothing(called, tmp_path, flags):
-    assert called(DRAW, f"{tmp_path / 'new'} {flags}").code == 2
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_place_that_cannot_be_written(reader):
-    (reader.folder / "file").touch()
-    result = reader.run(f"python {DRAW} file/drawn --train 10 --test 10")
-    assert result.code == 2 and "cannot write to" in result.err
-    assert "Traceback" not in result.err

@@ -1,4 +1,4 @@
-"""The blocks on README, the stages' pages and docs/, by the comment above them, and their words.
+"""The blocks on README, the stages' pages and docs/, by the comment above them.
 
 <!-- run -->               a sh or python block, run from the repository's root as a reader would
 <!-- run on 2 ranks -->    a python block, started by torchrun
@@ -157,51 +157,18 @@ def test_all_ranks_of_the_adapted_script_count_each_point_once(reader, nodes, ra
     assert float(epochs[-1][1]) < 0.0105 and (reader.folder / "regression.pt").exists()
 
 
-def test_the_examples_are_short():
-    for name, lines in (("before", 60), ("after", 80)):
-        script = ROOT / f"docs/examples/adapt_{name}.py"
-        assert len(script.read_text().splitlines()) <= lines
+@pytest.mark.parametrize(
+    "script",
+    [path.name for path in EXAMPLES.glob("*.py") if "start it with torchrun" in path.read_text()],
+)
+def test_an_example_says_how_it_is_started(called, monkeypatch, script):
+    monkeypatch.delenv("RANK", raising=False)
+    result = called(f"docs/examples/{script}")
+    assert result.code == 1 and result.out == "" and result.err.count("\n") == 1, result
+    assert result.err.startswith("start it with torchrun")
 
 
-# ---------------------------------------------------------------- words and figures
-
-TERMS = """multi-GPU; multi-node; single-node; throughput; speedup; latency; bandwidth; straggler;
-oversubscription; effective batch size; gradient accumulation; linear scaling rule; GIL; NCCL; gloo;
-weak and strong scaling; fault tolerance; checkpoint; resume; reproducibility; FSDP; ZeRO; hook;
-torch.compile; NCCL watchdog; address already in use; shard; rank; local rank; world size; bucket;
-collective; all-reduce; exposed communication; rendezvous; upper bound; ring all-reduce; node;
-alpha-beta model; root cause; SyncBatchNorm; GradScaler; DDP; DataParallel; torchrun"""
-
-
-def test_the_glossary_has_the_terms_in_alphabetical_order():
-    found = re.findall(r"^## (.+)$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
-    assert found == sorted(found, key=str.lower)
-    terms = {term.strip().lower() for term in TERMS.replace("\n", " ").split(";")}
-    assert not terms - {term.lower() for term in found}
-
-
-WORDS = {  # of the left column of the table of words: what to write in their place
-    r"rooms?|ladder|house|your door": "stage, repository",
-    r"deals?|dealt|(?:a|its|their|the|equal) shares?\b(?! of the bound)": "shard, split",
-    r"talks?|tells?|told|one voice": "communicate, send, print, report",
-    r"by hand": "from scratch",
-    r"twins?": "upper bound",
-    r"guilty|victims?": "root cause, rank that waited",
-    r"(?<!global )interpreter lock": "GIL (global interpreter lock)",
-    r"star": "naive all-reduce through rank 0",
-    r"plays a device": "stands in for a device",
-    r"(?<!also called )(?<!shares its )hosts?": "node",
-    r"messages in a row": "sequential steps",
-    r"awake": "busy waiting",
-}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_words_are_those_of_the_field(page):
-    prose = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", "", page.read_text(), flags=re.DOTALL)
-    for words, better in WORDS.items():
-        found = re.search(rf".*\b(?:{words})\b.*", prose, re.IGNORECASE)
-        assert not found, f"better: {better}: {found[0]}"
+# ---------------------------------------------------------------- figures
 
 
 def test_figures_of_the_timings_page():

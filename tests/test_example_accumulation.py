@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.nn.functional as F
-from conftest import ROOT, docstring_commands
+from conftest import docstring_commands
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
@@ -89,12 +89,3 @@ def gradient_of_unequally_many_micro_batches():
 def test_ranks_may_have_unequally_many_micro_batches():
     torch.manual_seed(0)
     assert max(common.on_ranks(2, gradient_of_unequally_many_micro_batches)) < 1e-15
-
-
-@pytest.mark.parametrize("script", ["accumulation", "accumulation_time", "loss_normalization"])
-def test_without_torchrun_one_line_says_so(called, monkeypatch, script):
-    monkeypatch.delenv("RANK", raising=False)
-    result = called(f"docs/examples/{script}.py")
-    assert result.code == 1 and result.out == "", result
-    assert result.err == "start it with torchrun, as the first lines of this file show\n"
-    assert len((ROOT / f"docs/examples/{script}.py").read_text().splitlines()) <= 120

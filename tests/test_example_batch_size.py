@@ -26,23 +26,6 @@ RECORDS = ROOT / "docs/timings/cpu-2-cores"
 # ---------------------------------------------------------------- the script
 
 
-def test_the_rules():
-    assert [example.scaled_rate(rule, 0.1, 16) for rule in ("fixed", "sqrt", "linear")] == [
-        0.1,
-        pytest.approx(0.4),
-        pytest.approx(1.6),
-    ]
-
-
-def test_the_rate_warms_up_in_a_fifth_of_the_steps_and_ends_near_zero():
-    rates = example.schedule(0.1, 0.8, 50)
-    assert len(rates) == 50 and rates[0] == 0.1 and rates[10] == max(rates) == 0.8
-    assert rates[:11] == sorted(rates[:11]) and rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[5] == pytest.approx(0.45) and rates[30] == pytest.approx(0.4), "half way"
-    assert 0 < rates[-1] < 0.01
-    assert example.schedule(0.1, 0.1, 50)[:11] == pytest.approx([0.1] * 11), "no warm-up"
-
-
 def weights_of(model):
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 
@@ -74,17 +57,6 @@ def test_only_the_effective_batch_matters_not_how_it_is_split():
     assert (expected - at_start).abs().max() > 1e-3, "the steps do something"
 
 
-def test_an_epoch_has_every_image_once_and_the_next_one_another_order():
-    seen = []
-    model = torch.nn.Linear(1, 2)
-    model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].flatten()))
-    images, labels = torch.arange(10.0)[:, None], torch.zeros(10, dtype=torch.long)
-    optimizer = torch.optim.SGD(model.parameters())
-    example.train(model, optimizer, [0.0] * 6, images, labels, 3)  # the tenth image is left over
-    first, second = torch.cat(seen[:3]).tolist(), torch.cat(seen[3:]).tolist()
-    assert len(set(first)) == len(set(second)) == 9 and first != second
-
-
 def test_the_script_prints_what_it_trained_with(reader):
     (command,) = docstring_commands("docs/examples/batch_size.py")
     result = reader.run(f"{command} --accumulate 2", timeout=170, OMP_NUM_THREADS="1")
@@ -93,30 +65,6 @@ def test_the_script_prints_what_it_trained_with(reader):
     assert batch == "effective batch 60 x 2 ranks x 2 = 240"
     assert rate == "learning rate 0.05 to 0.2 (linear), 10 steps"
     assert re.fullmatch(r"test accuracy \d+\.\d\d%", accuracy)
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        ("--batch-size 61", "--batch-size has to be a multiple of ranks x --accumulate"),
-        ("--accumulate 0", "--batch-size has to be a multiple of ranks x --accumulate"),
-        ("--rule cubic", "--rule: invalid choice"),
-        ("--data nowhere", "--data nowhere: no MNIST"),
-    ],
-)
-def test_bad_flags(called, monkeypatch, flags, told):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    result = called("docs/examples/batch_size.py", flags)
-    assert result.code == 2 and result.out == "" and told in result.err.splitlines()[-1], result
-
-
-def test_without_torchrun_one_line_says_so(called, monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    result = called("docs/examples/batch_size.py")
-    assert result.code == 1 and result.out == "", result
-    assert result.err == "start it with torchrun, as the first lines of this file show\n"
-    assert len((ROOT / "docs/examples/batch_size.py").read_text().splitlines()) <= 120
 
 
 # ---------------------------------------------------------------- the sweep
@@ -131,35 +79,6 @@ def test_a_small_sweep(reader):
     assert result.out == f"{sweep.report(results)}\n" and results["dataset"] == "NOT MNIST"
     assert (reader.folder / "out/batch_size.png").read_bytes().startswith(b"\x89PNG")
     assert [len(row["accuracy"]) for row in results["settings"]] == [2] * (2 * 5 + 4 + 3)
-
-
-def test_the_sweep_trains_the_settings_it_reports():
-    plan = sweep.plan([1, 16])
-    rates = {(row["optimizer"], row["rule"]): (row["first"], row["peak"]) for row in plan}
-    lr = example.RATES["sgd"]
-    assert rates["sgd", "base"] == rates["sgd", "fixed"] == (lr, lr)
-    assert rates["sgd", "sqrt, warm-up"] == (lr, 4 * lr)
-    assert rates["sgd", "linear, warm-up"] == (lr, 16 * lr)
-    assert rates["sgd", "linear, no warm-up"] == (16 * lr, 16 * lr)
-    assert {row["factor"] for row in plan if row["rule"] not in ("base", "other rate")} == {16}
-
-
-@pytest.mark.parametrize("flags", ["--factors 2 4", "--factors 1 5000", "--seeds 0"])
-def test_bad_flags_of_the_sweep(reader, called, flags):
-    result = called("benchmarks/batch_size.py", flags)
-    assert result.code == 2 and result.out == "", result
-
-
-def test_a_rule_holds_up_to_the_batch_before_the_first_that_is_worse_with_every_seed():
-    settings = sweep.plan([1, 2, 4])
-    for row in settings:
-        row["accuracy"] = [0.98, 0.99]
-        if row["rule"] == "linear, warm-up" and row["factor"] == 4:
-            row["accuracy"] = [0.97, 0.98]  # one seed reaches the worst of the base batch
-        if row["rule"] == "fixed":
-            row["accuracy"] = [0.96, 0.97]
-    finding = sweep.finding({"settings": settings}, "adam")
-    assert finding.endswith("fixed: 60; sqrt, warm-up: 240; linear, warm-up: 240")
 
 
 # ---------------------------------------------------------------- the page

@@ -156,13 +156,3 @@ def test_what_torch_load_refuses(request, thing, saved_instead):
         loaded(saved_instead(thing))
     name = request.node.callspec.id
     assert "a whole model" in PAGE if name == "model" else name in PAGE
-
-
-def test_a_type_that_is_added_loads():
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        assert loaded(argparse.Namespace(lr=0.1)).lr == 0.1
-
-
-def test_without_torchrun(called):
-    result = called(SCRIPT)
-    assert result.code == 1 and "start it with torchrun" in result.err

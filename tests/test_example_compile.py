@@ -87,17 +87,3 @@ def test_compiled_and_uncompiled_steps_end_with_equal_weights(reader):
     assert [name for name, _ in found] == ["not compiled", "compiled"], result
     difference = float(re.search(r"after 20 steps: (\S+)", result.out)[1])
     assert 0 < difference < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("script", "env", "told"),
-    [
-        ("compile_ddp.py", {}, "start it with torchrun"),
-        ("compile_time.py", {}, "start it with torchrun"),
-        ("compile_time.py", {"RANK": "0", "CXX": "no-compiler"}, "inductor needs a C++ compiler"),
-    ],
-)
-def test_started_wrongly_it_prints_one_line(reader, script, env, told):
-    result = reader.run(f"python {EXAMPLES}/{script}", **env)
-    assert (result.code, result.out) == (1, "") and result.err.startswith(told), result
-    assert result.err.count("\n") == 1

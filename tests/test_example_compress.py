@@ -65,14 +65,3 @@ def test_autocast_is_a_state_of_one_thread_and_gradients_have_the_type_of_the_we
 def test_an_update_of_two_thousandths_is_lost_in_bf16():
     assert torch.ones((), dtype=torch.bfloat16) + 0.002 == 1
     assert torch.tensor(65504.0).half().isfinite() and torch.tensor(65520.0).half().isinf()
-
-
-def test_started_wrongly_it_prints_one_line(reader):
-    result = reader.run(f"python {SCRIPT}")
-    assert (result.code, result.out) == (1, "") and result.err.startswith("start it with torchrun")
-    assert result.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", ["reinforce", "compile_ddp", "compile_time", "compress"])
-def test_the_example_is_short(name):
-    assert len((SCRIPT.parent / f"{name}.py").read_text().splitlines()) <= 120

@@ -162,16 +162,3 @@ def test_what_fully_shard_sends_and_what_it_needs(reader):
     assert root_only == "[0, 0, 0, 0] True [1, 1, 0, 0]", "the whole model at once"
     assert gathered_once == "[0, 0, 0, 0] True [5, 5, 0, 0]"
     assert others == ["norm True", "unchanged True", "units 4"], "3 layers and the root"
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "why"),
-    [(["--load", "nowhere"], 2, "error: no checkpoint in nowhere"), ([], None, "torchrun")],
-)
-def test_bad_input_ends_in_one_line(monkeypatch, capsys, flags, code, why):
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr("sys.argv", ["fsdp.py", *flags])
-    with pytest.raises(SystemExit) as stopped:
-        script().main()
-    assert stopped.value.code == code or code is None and why in stopped.value.code
-    assert code is None or capsys.readouterr().err.splitlines()[-1].endswith(why)

@@ -118,16 +118,3 @@ def test_unequal_ranks_have_the_gradient_of_all_samples(monkeypatch, in_float64)
     own = [gradient(monkeypatch, rank, ranks) for rank in ranks]
     together = gradient(monkeypatch, episodes, [episodes])
     assert torch.allclose(sum(own) / 2, together, rtol=1e-9, atol=1e-12)
-
-
-def test_started_wrongly_it_prints_one_line(reader):
-    result = reader.run(f"python {SCRIPT}")
-    assert (result.code, result.out) == (1, "") and result.err.startswith("start it with torchrun")
-
-
-@pytest.mark.parametrize("flags", ["--samples 0", "--seed x"])
-def test_bad_flags(monkeypatch, capsys, flags):
-    monkeypatch.setattr("sys.argv", ["reinforce.py", *flags.split()])
-    with pytest.raises(SystemExit, match="2"):
-        reinforce.main()
-    assert flags.split()[0] in capsys.readouterr().err

@@ -102,9 +102,3 @@ def test_the_cost_is_measured_for_the_three_ways(reader):
     for _, median, least, most in rows:
         assert 0 < float(least) <= float(median) <= float(most)
     assert all(name in PAGE for name, *_ in rows)
-
-
-def test_without_torchrun(called):
-    for script in (SCRIPT, "docs/examples/unused_parameters_cost.py"):
-        result = called(script)
-        assert result.code == 1 and "start it with torchrun" in result.err

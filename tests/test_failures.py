@@ -104,12 +104,3 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # under torch
     result = reader.finish(process)
     assert result.code != 0
     assert "5000ms" in result.err, result
-
-
-@SLOW
-@pytest.mark.timeout(600)
-def test_runs_under_load_exit_with_code_0_and_failing_ranks_do_not_hang(reader):
-    """As benchmarks/endings.py does it with sixty runs and 48 trials."""
-    result = reader.run("python -m benchmarks.endings --runs 6 --trials 4", timeout=580)
-    assert result.code == 0, result
-    assert "6 of 6 runs" in result.out and "0 of 4 ranks" in result.out, result

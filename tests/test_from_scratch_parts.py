@@ -34,13 +34,6 @@ def message(function, *arguments):
 # ---------------------------------------------------------------- 01 and 02
 
 
-def test_shards_have_to_make_the_batch():
-    x, y = torch.rand(12, 1, 28, 28), torch.zeros(12, dtype=torch.long)
-    for sizes in ([], [12, 1], [13, -1], [6, 0, 6]):
-        with pytest.raises(ValueError, match="do not make a batch of 12"):
-            shards.shard_gradients(shards.small_net(nn.Identity()), x, y, sizes)
-
-
 @pytest.mark.parametrize("images", [1, 2, 5, 7])
 def test_batches_that_do_not_fit_the_devices(images):
     model = nn.Linear(3, 2).double()
@@ -64,17 +57,6 @@ def test_an_error_on_a_thread_reaches_the_caller():
     assert parallel(torch.rand(4, 3)).shape == (4, 2), "the threads have survived it"
     with pytest.raises(ValueError, match="at least one device"):
         threads.DataParallel(nn.Linear(3, 2), [])
-
-
-def test_the_wrapper_shows_the_bare_model():
-    model = nn.Linear(3, 2)
-    parallel = threads.DataParallel(model, [CPU] * 2)
-    assert list(parallel.parameters())[0] is model.weight
-    assert parallel.weight is model.weight and parallel.out_features == 2
-    assert list(parallel.state_dict()) == ["weight", "bias"], "no module. in the checkpoint"
-    parallel.eval()
-    assert not model.training
-    assert not hasattr(parallel, "no_such_thing")
 
 
 # ---------------------------------------------------------------- 03
@@ -211,23 +193,6 @@ def test_bad_input_is_refused_on_both_ranks_and_batchnorm_takes_uneven_shards():
         assert "rank 1 brings" in refused_by_ring[2] and "circle" in refused_by_ring[2]
 
 
-def test_convert_keeps_the_numbers_and_finds_every_layer():
-    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())).double()
-    model[1][0].running_mean += 5
-    before = copy.deepcopy(model.state_dict())
-    model.eval()
-    batchnorm.convert(model)
-    assert isinstance(model[1][0], batchnorm.SyncBatchNorm2d) and not model[1][0].training
-    after = model.state_dict()
-    assert all(torch.equal(before[key], after[key]) for key in before | after)
-
-
-def test_without_images_or_ranks_there_are_no_shards():
-    for images, ranks in ((0, 2), (10, 0)):
-        with pytest.raises(ValueError, match="both must be at least 1"):
-            seeds.shards(images, ranks)
-
-
 @given(images=st.integers(1, 60), ranks=st.integers(1, 9))
 @FEW
 def test_padding_marks_what_is_there_twice(images, ranks):
@@ -236,18 +201,6 @@ def test_padding_marks_what_is_there_twice(images, ranks):
     kept = [i for own, mark in zip(assigned, marks) for i, again in zip(own, mark) if not again]
     assert sorted(kept) == list(range(images))
     assert seeds.accuracies(images, ranks, {0})["exact"] == pytest.approx((images - 1) / images)
-
-
-@pytest.mark.slow
-def test_spawned_workers_draw_what_forked_ones_draw():
-    forked = seeds.draw(0, "DataLoader's generator: 42", 2)
-    loader = torch.utils.data.DataLoader(
-        seeds.Augmented(),
-        num_workers=2,
-        generator=torch.Generator().manual_seed(42),
-        multiprocessing_context="spawn",
-    )
-    assert [number.item() for number in loader] == forked
 
 
 # ---------------------------------------------------------------- 05
@@ -282,15 +235,6 @@ def test_what_the_ring_sends(world_size, length):
         assert abs(own - 2 * (world_size - 1) * length / world_size) <= max(2 * max(cut), 1)
         total += own
     assert total == 2 * (world_size - 1) * length
-
-
-def test_bad_input_to_the_schedule_and_the_simulation():
-    for rank, world_size in ((2, 2), (-1, 2), (0, 0)):
-        with pytest.raises(ValueError, match="there is no rank"):
-            ring.schedule(rank, world_size)
-    for vectors in ([], [torch.ones(2), torch.ones(3)]):
-        with pytest.raises(ValueError, match="all of one length"):
-            next(ring.simulate(vectors))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

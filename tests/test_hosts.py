@@ -120,21 +120,6 @@ def test_a_signal_leaves_nothing(reader, net, send, number):
 
 
 @NEEDS_HOSTS
-def test_ctrl_c_while_the_nodes_are_made(reader):
-    process = reader.start(f"{HOSTS} with 32 -- sleep 1000")
-    wait_for(left)
-    os.killpg(process.pid, signal.SIGINT)
-    assert reader.finish(process).code == 130
-    assert not left()
-
-
-@NEEDS_HOSTS
-def test_a_closed_pipe_ends_it(reader):
-    result = reader.run(f"bash -c '{HOSTS} with 2 -- yes | head -1'")
-    assert result.out in ("host0 | y\n", "host1 | y\n") and not left()
-
-
-@NEEDS_HOSTS
 def test_names_that_are_in_use_are_left_alone(reader, net):
     running = start_sleep(reader, net)
     for action in ("with 2 -- true", "up 2"):
@@ -174,11 +159,3 @@ def test_without_the_program_ip(reader):
     )
     reason = "the program ip is needed" if sys.platform == "linux" else "only Linux"
     one_line(result, "hosts", reason)
-
-
-@NEEDS_HOSTS
-def test_without_being_root(reader):
-    """In a user namespace of its own a process is nobody, whoever has started it."""
-    if subprocess.run(["unshare", "--user", "true"], timeout=30).returncode:
-        pytest.skip("no user namespaces here")
-    one_line(reader.run(f"unshare --user {HOSTS} up 2"), "hosts", "only root may")

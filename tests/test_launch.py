@@ -72,16 +72,6 @@ def test_the_scripts_are_clean(tmp_path):
     assert all(os.access(path, os.X_OK) == (path.suffix == ".sh") for path in SCRIPTS)
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda path: path.name)
-def test_slurm_reads_every_directive(job):
-    """Slurm reads lines that begin with #SBATCH, without a space, up to the first command."""
-    lines = job.read_text().splitlines()
-    code = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
-    mentions = [i for i, line in enumerate(lines) if re.match(r"\s*#+\s*SBATCH", line)]
-    assert len(mentions) > 8 and all(i < code for i in mentions)
-    assert all(re.match(r"##?SBATCH --[a-z-]+=?\S*$", lines[i]) for i in mentions)
-
-
 @pytest.mark.parametrize("kind", ["Service", "PersistentVolumeClaim", "Job"])
 def test_the_manifest_is_valid(kind):
     resource = manifest()[kind]

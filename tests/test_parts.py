@@ -50,24 +50,6 @@ def test_the_stopwatch_waits_for_the_gpu_only_at_the_end():
     assert watch.seconds()["forward"] > 2 * queued
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7, 10, 100, 500])
-def test_the_learning_rate_rises_and_falls_in_any_number_of_steps(steps):
-    """OneCycleLR divides by zero where its rise is one step long: not with its own pct_start."""
-    optimizer = torch.optim.SGD(stage1.ConvNet().parameters(), 0.15)
-    schedule = stage1.OneCycleLR(
-        optimizer, 0.15, steps, anneal_strategy="linear", cycle_momentum=False
-    )
-    rates = []
-    for _ in range(steps):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    peak = rates.index(max(rates))
-    assert rates[: peak + 1] == sorted(rates[: peak + 1])
-    assert rates[peak:] == sorted(rates[peak:], reverse=True)
-    assert max(rates) <= 0.15 * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_shards_of_the_test_set_add_up_to_the_whole(small_data, world_size):
     _, test_set = stage1.load_mnist(Path(small_data))
@@ -76,13 +58,6 @@ def test_shards_of_the_test_set_add_up_to_the_whole(small_data, world_size):
     shards = [stage1.evaluate(model, test_set, CPU, r, world_size) for r in range(world_size)]
     assert sum(shards).tolist() == whole.tolist()
     assert whole[1] == len(test_set)
-
-
-def test_the_line_of_an_epoch():
-    phases = [{"data": 1.0, "forward": 2.0, "backward": 4.0, "optimizer": 1.0}]
-    history = [{"loss": 0.5, "test": [99, 100], "phases": phases}] * 2
-    line = stage1.epoch_line(history, 2, 60_000)
-    assert line.split() == "epoch 2/2 8.00 s 7,500 images/s loss 0.5000 accuracy 99.00%".split()
 
 
 def alone(tmp_path):

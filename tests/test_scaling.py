@@ -43,17 +43,6 @@ def test_a_line_is_found_again(a, b):
     assert found == (pytest.approx(a, abs=1e-6), pytest.approx(b, rel=1e-4, abs=1e-9))
 
 
-def test_no_part_of_a_line_is_negative():
-    assert scaling.fit_line([1.0, 2.0, 3.0], [0.5, 2.0, 3.5])[0] == 0
-    assert scaling.fit_line([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])[1] == 0
-
-
-def test_a_curve_is_straight_between_its_points_and_goes_on_beyond():
-    curve = scaling.Curve([10, 20, 40], [1.0, 2.0, 6.0])
-    assert [curve(x) for x in (10, 15, 20, 30, 40)] == [1.0, 1.5, 2.0, 4.0, 6.0]
-    assert curve(50) == 8.0 and curve(5) == 0.5
-
-
 def test_ranks_that_share_cores_take_turns():
     computing = {images: images / 1000 for images in scaling.FIT_IMAGES}
     averaging = {size: 0.002 + size / 1e9 for size in scaling.FIT_BYTES}
@@ -81,4 +70,3 @@ def test_the_script(reader):
     (rows,) = [found["rows"] for found in results["ranks"].values()]
     assert [row["batch"] for row in rows] == scaling.BATCHES
     assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.AMID}
-    assert (reader.folder / "r/scaling.png").read_bytes().startswith(b"\x89PNG")

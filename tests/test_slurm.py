@@ -191,8 +191,3 @@ def test_without_the_programs(reader, monkeypatch):
         assert "it comes with Debian's package slurmctld" in slurm_py.missing()
     else:
         one_line(reader.run(f"{TOOL} up 2"), "slurm", "it comes with Debian's package")
-
-
-@NEEDS_SLURM
-def test_run_without_slurm(reader):
-    one_line(reader.run(f"{TOOL} run -- sinfo"), "slurm", "no nodes of net")

@@ -31,7 +31,6 @@ KINDS = {  # kind: the function that records it, and for how many ranks
     "all_reduce": (all_reduce.record_all_reduces, all_reduce.RANKS),
     "failure": (failure.record_failures, failure.RANKS),
 }
-ORDER = (None, *all_reduce.WAYS, *failure.CASES)  # a step has no way and no case
 
 
 def main() -> None:
@@ -43,8 +42,15 @@ def main() -> None:
     add("--check", action="store_true", help="examine recordings, record nothing")
     add("--folder", type=Path, default=check.FOLDER, help="where the recordings are")
     args = parser.parse_args()
+    try:
+        if args.check and args.names:
+            there = [check.check_file(Path(name)) for name in args.names]
+        else:
+            there = check.check_files(args.folder)
+    except check.Damaged as error:
+        parser.error(str(error))
     if args.check:
-        check.main([Path(name) for name in args.names], args.folder)
+        print(f"{len(there)} recordings, nothing is wrong with them")
         return
     for name in args.names:
         if name not in KINDS:
@@ -56,13 +62,15 @@ def main() -> None:
         parser.error(f"--folder {args.folder}: {error.strerror}")
     rehearsal.exit_on_signals()
     kinds = dict.fromkeys(args.names or KINDS)
-    try:
-        there = check.check_files(args.folder)
-    except check.Damaged as error:
-        parser.error(f"{error}: delete it first")
     recordings = [found for kind in kinds for found in record_kind(kind)]
-    recordings += [recording for recording in there if recording["kind"] not in kinds]
-    write(sorted(recordings, key=order_of_menus), there, args.folder)
+    names = {recording["name"] for recording in recordings}
+    for recording in recordings:
+        text = json.dumps(recording, separators=(",", ":")) + "\n"
+        path = args.folder / f"{recording['name']}.json"
+        common.write_whole(path, lambda temp, text=text: temp.write_text(text))
+    for old in there:
+        if old["kind"] in kinds and old["name"] not in names:
+            (args.folder / f"{old['name']}.json").unlink()
 
 
 def record_kind(kind: str) -> Iterator[dict]:
@@ -75,32 +83,6 @@ def record_kind(kind: str) -> Iterator[dict]:
             except check.Damaged as error:
                 sys.exit(f"record: {recording['title']}: {error}")
             print(recording["title"], flush=True)
-
-
-def write(recordings: list[dict], before: list[dict], folder: Path) -> None:
-    """Write recordings and their index. Of those before, a file that is not among them goes."""
-    names = [f"{recording['name']}.json" for recording in recordings]
-    keys = ("kind", "title", "choices")
-    index = []
-    for name, recording in zip(names, recordings):
-        index.append({"file": name} | {key: recording[key] for key in keys})
-        write_compact(folder / name, recording)
-    write_compact(folder / "index.json", index)
-    for gone in {f"{recording['name']}.json" for recording in before} - set(names):
-        (folder / gone).unlink()
-
-
-def order_of_menus(recording: dict) -> tuple:
-    """Steps, ways, cases; of each the numbers of ranks; of steps nets with one bucket, several."""
-    choices = recording["choices"]
-    which = choices.get("way") or choices.get("case")
-    net = choices.get("channels", 0), -choices.get("bucket_cap_mb", 0)
-    return ORDER.index(which), choices["ranks"], net
-
-
-def write_compact(path: Path, value: object) -> None:
-    text = json.dumps(value, separators=(",", ":")) + "\n"
-    common.write_whole(path, lambda temp: temp.write_text(text))
 
 
 if __name__ == "__main__":

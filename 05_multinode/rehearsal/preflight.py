@@ -1,28 +1,20 @@
-r"""Before the job: is every node ready, and do large payloads pass between the nodes?
+r"""Before the job: is every node ready, and is an all-reduce between the nodes right and fast?
 
 Start it on every node with the job's own torchrun line, in place of train.py:
 
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
         --rdzv-endpoint host0:29500 05_multinode/rehearsal/preflight.py
 
-If the torchruns do not even find each other: leave the one on the endpoint's node waiting, and run
-this on the other nodes, without torchrun:
-
-    python 05_multinode/rehearsal/preflight.py --endpoint host0:29500
-
-The ranks exchange what they find through torchrun's store, and rank 0 prints one table. The
-all-reduce comes last: gloo or NCCL may be what is broken. Every wait is bounded by --timeout.
-Exit code: 0 if all is sound, 1 if a check has failed, 2 for bad input (torchrun makes 1 of it).
+The ranks exchange what they find through torchrun's store, and rank 0 prints one table. Every wait
+is bounded by --timeout. Exit code: 0 if all is sound, 1 if a check has failed, 2 for bad input.
 """
 
 import argparse
-import ipaddress
 import json
 import os
 import platform
 import signal
 import socket
-import statistics
 import sys
 import time
 import zlib
@@ -33,7 +25,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
 from tabulate import tabulate
 
 if __name__ == "__main__":  # the table names the fault; PyTorch would add pages of C++ frames
@@ -41,33 +32,23 @@ if __name__ == "__main__":  # the table names the fault; PyTorch would add pages
 
 import torch
 import torch.distributed as dist
+from torch.utils.benchmark import Timer
 
-MIB = 2**20
-STATUS = ("ok", "note", "FAILED")  # from good to bad
-LOCAL = ("localhost", "127.0.0.1", "::1")
-NETWORK = ("own name", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-NEEDED = ("nodes", "device", "GPUs", "paths", *NETWORK)  # else an all-reduce would hang or fail
-AGREE = {  # what is the same on the nodes of a sound job: status and remedy if it is not
-    "versions": ("FAILED", "install the same versions on all nodes"),
-    "ranks": ("FAILED", "the same --nproc-per-node on all nodes"),
-    "device": ("FAILED", "the same --device on all nodes, cpu or cuda"),
-    "GPUs": ("note", "in every step all ranks wait for the slowest"),
-    "OMP_NUM_THREADS": ("note", "set it to the same number on all nodes"),
-    "data": ("FAILED", "copy MNIST/raw from the node where it is right"),
+AGREE = {  # what is the same on the nodes of a sound job, and what to do if it is not
+    "versions": "install the same versions on all nodes",
+    "device": "the same --device on all nodes, cpu or cuda",
+    "data": "copy MNIST/raw from the node where it is right",
 }
 FIX_NAME = "in DNS or in every /etc/hosts, give the name the address that the other nodes use"
-FIX_PORTS = (
-    "does it run there? then open all ports between the nodes in the firewall; see `ip route`"
+FIX_PORTS = "open all ports between the nodes in the firewall; see `ip route`"
+FIX_ALL_REDUCE = (
+    "suspect the node without an answer, or with wrong numbers: cable, card, memory; and the MTU: "
+    "`ping -M do -s 1372 NODE` shows whether packets of 1400 bytes pass"
 )
-FIX_MTU = (
-    "`ping -M do -s 1372 NODE` shows whether packets of 1400 bytes pass; compare `ip link` on the "
-    "nodes, and set the smallest MTU everywhere: `ip link set dev INTERFACE mtu 1400`"
-)
-FILES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
 class Finding(NamedTuple):
-    status: str  # one of STATUS
+    status: str  # ok, note, FAILED
     check: str
     found: str
     to_do: str = ""
@@ -78,42 +59,25 @@ class Unreachable(Exception):
 
 
 def main() -> None:
+    """Each rank comes to the same findings; rank 0 prints them."""
     args = parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends us at once, without a traceback
-    if "RANK" in os.environ:
-        code = check_job(args)
-    else:
-        local = args.endpoint is not None and args.endpoint[0] in LOCAL
-        findings = compare([look_at_node(args)], several=not local)
-        if args.endpoint:
-            findings.append(check_endpoint(*args.endpoint, args.timeout))
-        code = print_table(findings)
+    try:
+        store, address = open_store(args.timeout)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        server = socket.create_server((address, 0), family=family)  # the others try it
+        node = look_at_node(args, address) | {"port": server.getsockname()[1]}
+        code = print_table(check_ranks(args, store, node), show=os.environ["RANK"] == "0")
+        with suppress(Unreachable):  # the store is gone when rank 0 has ended: wait for all
+            gather(store, "end", code, 5)
+    except Unreachable as problem:
+        code = 1
+        if os.environ["LOCAL_RANK"] == "0":
+            print_table([Finding("FAILED", "store", *problem.args)])
+        else:
+            time.sleep(2)  # when one rank ends, torchrun ends all: let the first one print
     sys.stdout.flush()
     os._exit(code)  # sys.exit would wait for threads that may hang
-
-
-def check_job(args: argparse.Namespace) -> int:
-    """With torchrun: each rank does this, and comes to the same findings -> exit code"""
-    node = look_at_node(args) | {"product": time_product(args.device)}
-    family = socket.AF_INET6 if ":" in node["address"] else socket.AF_INET
-    listener = socket.create_server((node["address"], 0), family=family).detach()
-    server = dist.TCPStore(  # the other nodes try to reach it
-        node["address"], 0, is_master=True, wait_for_workers=False, master_listen_fd=listener
-    )
-    node["port"] = server.port
-    try:
-        store = open_job_store(min(5, args.timeout))
-        findings = check_ranks(args, store, node)
-    except Unreachable as problem:
-        if os.environ["LOCAL_RANK"] != "0":
-            time.sleep(2)  # when one rank ends, torchrun ends all: let the first one print
-            return 1
-        lost = Finding("FAILED", "store", *problem.args)
-        return print_table([*compare([node], several=True), lost])
-    code = print_table(findings, show=os.environ["RANK"] == "0")
-    with suppress(Unreachable):  # the store is gone when rank 0 has ended: wait for all
-        gather(store, "end", code, 5)
-    return code
 
 
 def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list[Finding]:
@@ -121,24 +85,71 @@ def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list
     of_rank = gather(store, "node", node, args.timeout)
     nodes = dict.fromkeys(node["label"] for node in of_rank.values())
     missing = [str(r) for r in range(int(os.environ["WORLD_SIZE"])) if r not in of_rank]
-    status, found = "ok", f"{len(of_rank)} rank(s) on {', '.join(nodes)}"
+    found = f"{len(of_rank)} rank(s) on {', '.join(nodes)}"
+    findings = [Finding("ok", "nodes", found), *compare(of_rank.values())]
     if missing:
-        status, found = "FAILED", f"only {found}; nothing from rank {', '.join(missing)} in time"
-    to_do = "see what the others print; if they are only slow, give a larger --timeout"
-    findings = [Finding(status, "nodes", found, to_do)]
-    findings += compare(of_rank.values(), several=len(nodes) > 1 or bool(missing))
-    if not broken(findings):
-        findings.append(check_paths(args, store, node, of_rank))
-    if not broken(findings):
-        findings.append(check_all_reduce(args, store, of_rank))
-    else:
-        why = f"not tried, it would hang or fail: {', '.join(broken(findings))}"
-        findings.append(Finding("note", "all-reduce", why))
+        to_do = "see what the others print; if they are only slow, give a larger --timeout"
+        found = f"only {found}; nothing from rank {', '.join(missing)} in time"
+        findings[0] = Finding("FAILED", "nodes", found, to_do)
+    findings += [check_paths(args, store, node, of_rank), check_all_reduce(args, store, of_rank)]
     return [*findings, check_speed(of_rank)]
 
 
-def broken(findings: list[Finding]) -> list[str]:
-    return [f.check for f in findings if f.status == "FAILED" and f.check in NEEDED]
+# --------------------------------------------------------------------- what a node knows of itself
+
+
+def look_at_node(args: argparse.Namespace, address: str) -> dict:
+    """-> what the others have to know: "checks" is {check: [what was found, to do or empty]}"""
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else "none"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, NCCL {nccl}"
+    ranks, gpus, to_do = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count(), ""
+    if args.device == "cuda" and gpus < ranks:
+        to_do = f"{gpus} GPU(s) for {ranks} ranks: a smaller --nproc-per-node"
+    checks = {
+        "versions": (versions, ""),
+        "device": (args.device, to_do),
+        "own name": look_at_name(args, address),
+        "data": (look_at_data(args.data / "MNIST" / "raw"), ""),
+    }
+    label = f"{socket.gethostname()} ({address})"
+    product = time_product(args.device)
+    return {"label": label, "address": address, "checks": checks, "product": product}
+
+
+def look_at_name(args: argparse.Namespace, address: str) -> tuple[str, str]:
+    """Does this node's name lead to the address from which it reaches the others? gloo takes it."""
+    host, interface = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
+    if args.device == "cuda" or interface:
+        return f"not needed: {interface or 'NCCL asks the interfaces'}", ""
+    own = resolve(host, args.timeout)
+    found = f"{host} is {' '.join(own)}" if own else f"{host} does not resolve"
+    if address in own:
+        return found, ""
+    return f"{found}, the others reach it at {address}", FIX_NAME
+
+
+def look_at_data(raw: Path) -> str:
+    crc, files = 0, sorted(raw.glob("*-ubyte"))
+    for file in files:
+        crc = zlib.crc32(file.read_bytes(), crc)
+    return f"crc32 {crc:08x}" if len(files) == 4 else f"{len(files)} of 4 files in {raw}"
+
+
+def compare(nodes: Iterable[dict]) -> list[Finding]:
+    """-> a finding per check of look_at_node"""
+    nodes, findings = {node["label"]: node["checks"] for node in nodes}, []
+    for check in next(iter(nodes.values())):
+        found = {label: checks[check][0] for label, checks in nodes.items()}
+        to_do = "\n".join({checks[check][1] for checks in nodes.values()} - {""})
+        alike = len(set(found.values())) == 1
+        if check == "own name" and len(nodes) == 1:
+            to_do = ""  # on one machine a loopback will do
+        elif check in AGREE and not alike:
+            to_do = to_do or AGREE[check]
+        lines = [f"{label}: {text}" for label, text in found.items()]
+        text = next(iter(found.values())) if alike else "\n".join(lines)
+        findings.append(Finding("FAILED" if to_do else "ok", check, text, to_do))
+    return findings
 
 
 # --------------------------------------------------------------------- the store and the paths
@@ -153,65 +164,28 @@ def within(seconds: float, action: Callable, *arguments):
     return future.result()
 
 
-def open_job_store(seconds: float) -> dist.Store:
-    """-> a connection to the store at MASTER_ADDR. Raises Unreachable, with the reason."""
+def open_store(seconds: float) -> tuple[dist.Store, str]:
+    """-> torchrun's store, and our address on the way to it. Raises Unreachable."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # then rank 0 has to serve it
-        if os.environ["RANK"] == "0":
-            return dist.TCPStore(host, port, is_master=True, wait_for_workers=False)
-        with suppress(RuntimeError, TimeoutError):  # it tries again until rank 0 does
-            within(seconds, connect, host, port)
-    return reach_store(host, port, seconds)
-
-
-def connect(host: str, port: int) -> dist.TCPStore:
-    return dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
-
-
-def reach_store(name: str, port: int, seconds: float) -> dist.TCPStore:
-    """-> a connection to a store that has sent a large payload back. Raises Unreachable.
-
-    An open connection proves little: where the MTU is wrong, small packets still pass.
-    """
-    where = f"{name}:{port}"
+    addresses = resolve(host, seconds)
+    if not addresses:
+        raise Unreachable(f"the name {host} does not resolve", FIX_NAME)
     try:
-        address = resolve(name, seconds)[0]
-        where += f" ({address})"
-        socket.create_connection((address, port), seconds).close()  # its errors give a reason
-        store = within(seconds, connect, address, port)
-    except socket.gaierror:
-        raise Unreachable(f"the name {name} does not resolve", FIX_NAME) from None
-    except OSError as error:
-        raise Unreachable(f"{where}: {error.strerror or error}", FIX_PORTS) from None
-    except RuntimeError:
-        raise Unreachable(f"{where}: what listens there is no store", FIX_PORTS) from None
-    try:
-        within(seconds, send_and_fetch, store)
-    except (RuntimeError, TimeoutError):
-        found = f"{where}: small packets pass, large ones do not: MTU"
-        raise Unreachable(found, FIX_MTU) from None
-    return store
+        opened = dist.rendezvous("env://", timeout=timedelta(seconds=seconds))
+        store, _, _ = within(seconds, next, opened)
+        with socket.create_connection((addresses[0], port), seconds) as connection:
+            return store, connection.getsockname()[0]
+    except (OSError, RuntimeError) as error:  # PyTorch's are RuntimeErrors
+        reason = str(error).partition("\n")[0]
+        raise Unreachable(f"{host}:{port}: {reason}", FIX_PORTS) from None
 
 
 def resolve(name: str, seconds: float) -> list[str]:
-    """-> the addresses of a name, as seen from here. Raises socket.gaierror without any."""
-    try:
+    """-> the addresses of a name, as seen from here; none if it does not resolve in time"""
+    with suppress(OSError, UnicodeError):
         entries = within(seconds, socket.getaddrinfo, name, None, 0, socket.SOCK_STREAM)
-    except (UnicodeError, TimeoutError) as error:
-        raise socket.gaierror from error
-    return list(dict.fromkeys(entry[4][0] for entry in entries))
-
-
-def send_and_fetch(store: dist.Store) -> None:
-    """Payloads of one packet each, and a large one: virtual networks forward what is to be split
-    later, whatever the MTU is, and would let 1 MiB pass where a packet of 1400 bytes is dropped."""
-    key = f"preflight {os.urandom(8).hex()}"
-    for size in (600, 1000, 1380, MIB):
-        payload = os.urandom(size)
-        store.set(key, payload)
-        if store.get(key) != payload:
-            raise RuntimeError("the payload has changed")
-    store.delete_key(key)
+        return list(dict.fromkeys(entry[4][0] for entry in entries))
+    return []
 
 
 def gather(store: dist.Store, key: str, value: object, seconds: float) -> dict[int, object]:
@@ -228,90 +202,56 @@ def gather(store: dist.Store, key: str, value: object, seconds: float) -> dict[i
 
     try:
         return within(seconds + 5, exchange)
-    except (RuntimeError, TimeoutError):  # PyTorch's errors are RuntimeErrors
+    except (RuntimeError, TimeoutError):
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        to_do = "see what rank 0 prints; end torchrun, and try its endpoint with --endpoint"
+        to_do = "see what rank 0 prints, and what its node's torchrun prints"
         raise Unreachable(f"torchrun's store at {where} does not answer", to_do) from None
 
 
 def check_paths(args: argparse.Namespace, store: dist.Store, node: dict, of_rank: dict) -> Finding:
-    """The first rank of each node sends a payload to all other nodes."""
-    own, problems = node["label"], {}
-    nodes = {node["label"]: node for node in of_rank.values()}
+    """The first rank of each node connects to all other nodes."""
+    own, problems = node["label"], []
+    nodes = {node["label"]: node for node in of_rank.values() if node["label"] != own}
 
-    def try_path(label):
-        node, seconds = nodes[label], min(3, args.timeout / 3)
+    def try_path(node):
         try:
-            reach_store(node["address"], node["port"], seconds)
-        except Unreachable as problem:
-            problems[f"{own} -> {label}: {problem.args[0]}"] = problem.args[1]
+            socket.create_connection((node["address"], node["port"]), args.timeout / 3).close()
+        except OSError as error:
+            problems.append(f"{own} -> {node['label']}: {error.strerror or error}")
 
     with ThreadPoolExecutor(32) as pool:
         if os.environ["LOCAL_RANK"] == "0":
-            pool.map(try_path, [label for label in nodes if label != own])
+            pool.map(try_path, nodes.values())
     problems_of = gather(store, "paths", problems, args.timeout)
-    problems = {}
-    for rank, node in of_rank.items():
-        unknown = {f"{node['label']}: no result from rank {rank} in time": FIX_PORTS}
-        problems |= problems_of.get(rank, unknown)
-    if problems:
-        to_do = "\n".join(dict.fromkeys(problems.values()))
-        return Finding("FAILED", "paths", "\n".join(problems), to_do)
-    return Finding("ok", "paths", "1 MiB passes from every node to every other one, and back")
-
-
-def check_endpoint(name: str, port: int, seconds: float) -> Finding:
-    """On its node: can torchrun open its store there? Elsewhere: does a store return a payload?"""
-    where, holders = f"{name}:{port}", []
-    try:
-        with suppress(OSError):  # no name, or the port is taken, perhaps by the torchrun that waits
-            address = resolve(name, seconds)[0]
-            if is_loopback(address) and name not in LOCAL:
-                found = f"{name} is {address} here: every node would wait for itself"
-                return Finding("FAILED", "endpoint", found, FIX_NAME)
-            if is_loopback(address) or address in sum(interface_addresses().values(), []):
-                holders = listeners(port)
-                family = socket.AF_INET6 if ":" in address else socket.AF_INET
-                socket.create_server((address, port), family=family).close()
-                return Finding("ok", "endpoint", f"{where} is on this node, and the port is free")
-        reach_store(name, port, min(5, seconds))
-        return Finding("ok", "endpoint", f"torchrun waits at {where}, 1 MiB passes there and back")
-    except Unreachable as problem:
-        found, to_do = problem.args
-        for process in holders:
-            found += f"\nthe port is held by {describe(process)}"
-            to_do = f"another port; or, if nobody needs it: kill {process.pid}"
-        return Finding("FAILED", "endpoint", found, to_do)
+    unknown = {r: [f"{n['label']}: no result from rank {r} in time"] for r, n in of_rank.items()}
+    found = "\n".join(sum((unknown | problems_of).values(), []))
+    if found:
+        return Finding("FAILED", "paths", found, FIX_PORTS)
+    return Finding("ok", "paths", "every node reaches every other one")
 
 
 # --------------------------------------------------------------------- what the ranks measure
 
 
 def time_product(kind: str) -> float:
-    """-> median milliseconds of a matrix product, with one thread"""
+    """-> milliseconds of a matrix product, with one thread"""
     torch.set_num_threads(1)
     matrix = torch.eye(4096 if kind == "cuda" else 512, device=rank_device(kind))
-    return 1000 * median_seconds(lambda: matrix @ matrix, 10)
+    return milliseconds(lambda: matrix @ matrix, 10)
+
+
+def milliseconds(action: Callable, runs: int) -> float:
+    """-> mean of a run; Timer warms up, and waits for a GPU"""
+    return 1000 * Timer("action()", globals={"action": action}).timeit(runs).mean
 
 
 def rank_device(kind: str) -> torch.device:
-    """Ranks share GPUs if there are too few: the check of the GPUs reports that."""
+    """With an index, as PyTorch asks for. Ranks share GPUs if there are too few: a finding."""
     if kind == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-def median_seconds(action: Callable, repeats: int) -> float:
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        action()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()  # a GPU runs behind the program that feeds it
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
 
 
 def check_all_reduce(args: argparse.Namespace, store: dist.Store, of_rank: dict) -> Finding:
@@ -325,211 +265,48 @@ def check_all_reduce(args: argparse.Namespace, store: dist.Store, of_rank: dict)
         if error:
             faults.append(f"{node['label']}, rank {rank}: {error}")
     if faults:
-        to_do = "suspect the node without an answer, or with wrong numbers: cable, card, memory"
-        return Finding("FAILED", "all-reduce", "\n".join(faults), to_do)
+        return Finding("FAILED", "all-reduce", "\n".join(faults), FIX_ALL_REDUCE)
     small, large = results[0]["small"], results[0]["large"]
-    found = f"correct; medians: 1 number {small:.2f} ms, 25 MiB {large:.1f} ms"
+    found = f"correct; 1 number {small:.2f} ms, 25 MiB {large:.1f} ms"
     return Finding("ok", "all-reduce", found)
 
 
 def all_reduce(args: argparse.Namespace) -> dict:
     """Add up vectors of which every rank knows the sum, then measure.
 
-    -> {"error": empty if all is right, "small", "large": median milliseconds}"""
+    -> {"error": empty if all is right, "small", "large": milliseconds}"""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = rank_device(args.device)
     on_gpu = device.type == "cuda"
-    # A connection of its own: if the group hangs, the other one has to stay usable.
-    store = connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
-        store=dist.PrefixStore(f"group/{os.environ.get('TORCHELASTIC_RESTART_COUNT')}", store),
-        rank=rank,
-        world_size=world_size,
         # gloo's own error says more than ours and shall come first; NCCL's would abort the process
         timeout=timedelta(seconds=600 if on_gpu else 0.8 * args.timeout),
         device_id=device if on_gpu else None,
     )
-    terms = torch.arange(25 * MIB // 4, device=device, dtype=torch.float32) % 7 + 1
+    terms = torch.arange(25 * 2**20 // 4, device=device, dtype=torch.float32) % 7 + 1
     vector = terms * (rank + 1)  # whole numbers below 2**24: float32 adds them exactly
     dist.all_reduce(vector)
     wrong = int((vector != terms * (world_size * (world_size + 1) // 2)).sum())
     number, zeros = torch.zeros(1, device=device), torch.zeros_like(vector)
     return {
         "error": f"{wrong} wrong numbers" if wrong else "",
-        "small": 1000 * median_seconds(lambda: dist.all_reduce(number), 30),
-        "large": 1000 * median_seconds(lambda: dist.all_reduce(zeros), 5),
+        "small": milliseconds(lambda: dist.all_reduce(number), 30),
+        "large": milliseconds(lambda: dist.all_reduce(zeros), 5),
     }
 
 
 def check_speed(of_rank: dict[int, dict]) -> Finding:
-    product = {rank: node["product"] for rank, node in of_rank.items()}
-    fast, slow = min(product, key=product.get), max(product, key=product.get)
-    found = f"a matrix product takes rank {fast} {product[fast]:.1f} ms, and the slowest, "
-    found += f"rank {slow} on {of_rank[slow]['label']}, {product[slow]:.1f} ms"
-    status = "note" if product[slow] > 1.5 * product[fast] else "ok"
+    order = sorted(of_rank, key=lambda rank: of_rank[rank]["product"])
+    fast, slow = order[0], order[-1]
+    least, most = of_rank[fast]["product"], of_rank[slow]["product"]
+    found = f"a matrix product takes rank {fast} {least:.1f} ms, and the slowest, "
+    found += f"rank {slow} on {of_rank[slow]['label']}, {most:.1f} ms"
+    status = "note" if most > 1.5 * least else "ok"
     return Finding(status, "speed", found, "all wait for it in every step: see `top` there")
 
 
-# --------------------------------------------------------------------- what a node knows of itself
-
-
-def look_at_node(args: argparse.Namespace) -> dict:
-    """-> {"label", "address": where others try it, "findings": {check: [status, found, to do]}}
-
-    A finding without a text has nothing to report, and gets no row.
-    """
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else "none"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, NCCL {nccl}"
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    address, network = look_at_network(args.device, args.timeout)
-    findings = {
-        "versions": ("ok", versions, ""),
-        "ranks": ("ok", f"{ranks} per node", ""),
-        "device": ("ok", args.device, ""),
-        "GPUs": look_at_gpus(ranks) if args.device == "cuda" else ("ok", "", ""),
-        "OMP_NUM_THREADS": ("ok", os.environ.get("OMP_NUM_THREADS", "not set"), ""),
-        **network,
-        "data": look_at_data(args.data / "MNIST" / "raw"),
-        "orphans": look_at_orphans(),
-    }
-    label = f"{socket.gethostname()} ({address})"
-    return {"label": label, "address": address, "findings": findings}
-
-
-def interface_addresses() -> dict[str, list[str]]:
-    """-> {interface: its addresses}, without those that are valid on one link only"""
-    families = (socket.AF_INET, socket.AF_INET6)
-    return {
-        name: [a.address for a in entries if a.family in families and "%" not in a.address]
-        for name, entries in psutil.net_if_addrs().items()
-    }
-
-
-def is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def look_at_network(device: str, seconds: float) -> tuple[str, dict[str, tuple]]:
-    """-> the address at which the other nodes try this one, and the findings of NETWORK"""
-    host, own, interfaces = socket.gethostname(), [], interface_addresses()
-    existing = sum(interfaces.values(), [])
-    real = ", ".join(address for address in existing if not is_loopback(address))
-    with suppress(socket.gaierror):
-        own = resolve(host, seconds)
-    usable = [address for address in own if address in existing or is_loopback(address)]
-    found = f"{host} is {' '.join(own)}" if own else f"{host} does not resolve"
-    finding = look_at_addresses(usable, found, f"{FIX_NAME}: {real or 'there is none'}")
-    if device == "cuda" or os.environ.get("GLOO_SOCKET_IFNAME"):  # the name is not asked for
-        finding = (finding[0].replace("FAILED", "note"), *finding[1:])
-    findings, candidates = {"own name": finding}, usable + existing
-    for variable in NETWORK[1:]:
-        setting = os.environ.get(variable, "")
-        # gloo takes whole names; NCCL beginnings, too, whole ones after =, all but these after ^
-        names = tuple(setting.lstrip("=").split(","))
-        whole = variable.startswith("GLOO") or setting.startswith("=")
-        chosen = [i for i in interfaces if i in names or (i.startswith(names) and not whole)]
-        addresses = sum((interfaces[interface] for interface in chosen), [])
-        findings[variable] = ("ok", setting, "")
-        if setting and not setting.startswith("^"):
-            to_do = f"unset it, or set the interface that leads to the others: {real}"
-            findings[variable] = look_at_addresses(addresses, setting, to_do)
-            candidates = addresses + candidates
-    return next((a for a in candidates if not is_loopback(a)), "127.0.0.1"), findings
-
-
-def look_at_addresses(addresses: list[str], found: str, to_do: str) -> tuple[str, str, str]:
-    """addresses: those that a name or a variable selects and that exist; the first one is used"""
-    if not addresses:
-        return "FAILED", f"{found}, and no interface here has that", to_do
-    if is_loopback(addresses[0]):
-        return "FAILED", f"{found}, a loopback", to_do
-    return "ok", found, ""
-
-
-def look_at_gpus(ranks: int) -> tuple[str, str, str]:
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    file = Path("/proc/driver/nvidia/version")
-    driver = file.read_text().partition("Module")[2].split()[0] if file.exists() else "unknown"
-    found = f"{len(names)}: {', '.join(sorted(set(names)))}, driver {driver}"
-    to_do = "each rank needs a GPU: a smaller --nproc-per-node, or see CUDA_VISIBLE_DEVICES"
-    return "FAILED" if len(names) < ranks else "ok", found, to_do
-
-
-def look_at_data(raw: Path) -> tuple[str, str, str]:
-    crc = 0
-    try:
-        for name in FILES:
-            crc = zlib.crc32((raw / f"{name}-ubyte").read_bytes(), crc)
-    except OSError as error:
-        return "note", f"{error.filename}: {error.strerror}", "train.py will download MNIST"
-    return "ok", f"crc32 {crc:08x}", ""
-
-
-def look_at_orphans() -> tuple[str, str, str]:
-    """Ranks of a torchrun that was killed: they train on, and their parent is no Python program."""
-    orphans = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # it has ended meanwhile, or we may not look
-            if "TORCHELASTIC_RUN_ID" in process.environ() and in_our_network(process):
-                parent = process.parent()
-                if parent is None or "python" not in " ".join(parent.cmdline()):
-                    orphans.append(process)
-    if not orphans:
-        return "ok", "none", ""
-    found = "; ".join(describe(process) for process in orphans)
-    to_do = f"kill {' '.join(str(process.pid) for process in orphans)}"
-    return "FAILED", f"rank(s) whose torchrun is gone: {found}", to_do
-
-
-def in_our_network(process: psutil.Process) -> bool:
-    """False for a process in a container, or on another node that hosts.py has made."""
-    ours, others = Path("/proc/self/ns/net"), Path(f"/proc/{process.pid}/ns/net")
-    return not ours.exists() or ours.readlink() == others.readlink()
-
-
-def listeners(port: int) -> list[psutil.Process]:
-    """-> the processes of this node that listen at the port, as far as we may see them"""
-    with suppress(psutil.Error):
-        sockets = psutil.net_connections("tcp")
-        listening = [s for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr.port == port]
-        return [psutil.Process(pid) for pid in sorted({s.pid for s in listening if s.pid})]
-    return []
-
-
-def describe(process: psutil.Process) -> str:
-    return f"pid {process.pid} ({' '.join(process.cmdline())[:100]})"
-
-
 # --------------------------------------------------------------------- output and input
-
-
-def compare(nodes: Iterable[dict], several: bool) -> list[Finding]:
-    """-> a finding per check of look_at_node; several: the nodes are more than one machine"""
-    nodes, findings = {node["label"]: node["findings"] for node in nodes}, []
-    for check in next(iter(nodes.values())):
-        seen = {label: nodes[label][check] for label in nodes}
-        status = max((status for status, _, _ in seen.values()), key=STATUS.index)
-        to_do = "\n".join(dict.fromkeys(to_do for _, _, to_do in seen.values() if to_do))
-        if status == "FAILED" and check in NETWORK and not several:
-            status = "note"
-        sound = {found for status, found, _ in seen.values() if status == "ok"}
-        if status != "FAILED" and len(sound) > 1 and check in AGREE:
-            status, to_do = AGREE[check]
-        found = merge({label: found for label, (_, found, _) in seen.items()})
-        if found:
-            findings.append(Finding(status, check, found, to_do))
-    return findings
-
-
-def merge(texts: dict[str, str]) -> str:
-    """-> the text if all nodes have the same, else a line for each, with the nodes in front"""
-    labels = {}
-    for label, text in texts.items():
-        labels.setdefault(text, []).append(label)
-    if len(labels) == 1:
-        return next(iter(labels))
-    return "\n".join(f"{', '.join(labels[text])}: {text or 'not set'}" for text in labels)
 
 
 def print_table(findings: list[Finding], show: bool = True) -> int:
@@ -554,23 +331,15 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, default=data, help="MNIST's folder ($MNIST_ROOT or data)")
     add("--device", choices=("cpu", "cuda"), default=device, help="what ranks run on")
-    add("--endpoint", type=endpoint, metavar="HOST:PORT", help="without torchrun: try this one")
     add("--timeout", type=float, default=10, help="seconds that a wait may take, 1 to 600 (10)")
     args = parser.parse_args()
     if not 1 <= args.timeout <= 600:
         stop(f"--timeout {args.timeout}: from 1 to 600 seconds")
-    if args.endpoint and "RANK" in os.environ:
-        stop("--endpoint is for a start without torchrun")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
+    if "RANK" not in os.environ:
+        stop("start it with torchrun, as the job")
     return args
-
-
-def endpoint(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise argparse.ArgumentTypeError(f"HOST:PORT is needed, not {text!r}")
-    return host.strip("[]"), int(port)
 
 
 def stop(message: str) -> None:

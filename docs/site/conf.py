@@ -13,7 +13,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY_URL = os.environ.get("REPOSITORY_URL", "")
 sys.path.insert(0, str(HERE))
-import hooks  # noqa: E402
 
 project = "Data-parallel training in PyTorch"
 html_title = project
@@ -43,7 +42,7 @@ html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
-html_js_files = ["site.js"]
+html_js_files = ["site.js", ("player/player.js", {"defer": "defer"})]  # see hooks.add_player
 html_use_index = False  # there is nothing in it
 html_show_copyright = False
 html_context = {"default_mode": "auto"}  # light or dark: as the reader's system
@@ -57,5 +56,3 @@ html_theme_options = {
     "use_repository_button": bool(REPOSITORY_URL),
     "launch_buttons": {"colab_url": "https://colab.research.google.com"} if REPOSITORY_URL else {},
 }
-if hooks.PLAYER.exists():
-    html_js_files.append(("player/player.js", {"defer": "defer"}))  # hooks.add_player puts it there

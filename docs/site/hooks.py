@@ -22,11 +22,6 @@ NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"
 # Folders that pages link to and that have no README.md: the site lists their files.
 FOLDERS = ("benchmarks/results", "docs/timings", "exercises/checks", "exercises/solutions")
 
-# In a benchmark's results: "2 ranks, AMD EPYC, 2 cores, torch 2.12.1+cu130" -> 2.12.1, AMD EPYC
-ABOUT = re.compile(r'"about": "(?:[^"]*, )?((?!\d+ |Python )[^",]+),(?: [^",]+,)* torch ([\d.]+)')
-
-RECORDING = re.compile(r'class="player" data-recording="([^"]+)"')
-
 
 def setup(app: Sphinx) -> dict:
     app.add_source_parser(ScriptParser)
@@ -105,15 +100,21 @@ def add_plain_files(app: Sphinx, error: Exception | None) -> None:
 
 
 def add_player(app: Sphinx, error: Exception | None) -> None:
-    """Put the player and all recordings as one script, which a page may load without a server."""
-    if error or app.builder.name != "html" or not PLAYER.exists():
-        return
-    folder = app.outdir / "_static/player"
+    """Put the player where the pages expect it."""
+    if not error and app.builder.name == "html":
+        write_player(app.outdir / "_static/player")
+
+
+def write_player(folder: Path) -> None:
+    """Write player.js, joined, its style, and the recordings as a script: without a server a page
+    can load neither modules nor JSON."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("player.js", "player.css"):
-        shutil.copy(PLAYER / name, folder)
+    parts = [PLAYER / f"{name}.js" for name in ("words", "lanes", "circle", "player")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in parts)
+    (folder / "player.js").write_text(f'"use strict";\n(() => {{\n{code}}})();\n', "utf-8")
+    shutil.copy(PLAYER / "player.css", folder)
     paths = sorted((PLAYER / "recordings").glob("*.json"))
-    recordings = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    recordings = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
     text = f"window.recordings = {json.dumps(recordings, separators=(',', ':'))};\n"
     (folder / "recordings.js").write_text(text, encoding="utf-8")
 
@@ -147,10 +148,7 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
 def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
     """Append a page's part of navigation.yml, as hidden toctrees: GitHub's readers see none."""
     for caption, pages in NAVIGATION.get(docname, {}).items():
-        lines = [f"{name} </{page}>" for name, page in pages.items()]
-        if not PLAYER.exists():
-            lines = [line for line in lines if "/player/" not in line]
-        entries = "\n".join(lines)
+        entries = "\n".join(f"{name} </{page}>" for name, page in pages.items())
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
 
 
@@ -158,43 +156,6 @@ def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def add_foot_line(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
-    """Give the template tested.html PyTorch's version, and what measured this page's figures."""
+    """Give the template tested.html PyTorch's version."""
     requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     context["torch_version"] = re.search(r"^torch==(.+)$", requirements, re.MULTILINE)[1]
-    context["machines"] = machines(ROOT / page)
-
-
-def machines(page: Path) -> str:
-    """What measured the figures on a page, or "": "AMD EPYC with PyTorch 2.12.1"
-
-    A page names its records in a comment, <!-- figures: PATH PATH -->, or shows the player; a
-    notebook reads them. A measured block of which no record was kept is, as the README says, from
-    two CPU cores.
-    """
-    book, page = page.with_suffix(".ipynb"), page.with_suffix(".md")
-    if book.exists():
-        text = book.read_text(encoding="utf-8")
-        named = [f"benchmarks/results/{name}" for name in re.findall(r"[\w-]+\.json", text)]
-        named += ["docs/timings/cpu-2-cores"] * bool(re.search(r"lesson\.(records|phases)\(", text))
-        named = [name for name in named if (ROOT / name).exists()]
-    else:
-        text = page.read_text(encoding="utf-8") if page.exists() else ""
-        named = " ".join(re.findall(r"^<!-- figures: (.+) -->$", text, re.MULTILINE)).split()
-    named += [f"docs/player/recordings/{name}.json" for name in RECORDING.findall(text)]
-    found = sorted({machine for name in named for machine in machines_of(ROOT / name)})
-    return "; ".join(found) or "two CPU cores" * ("<!-- measured -->" in text)
-
-
-def machines_of(record: Path) -> set[str]:
-    """The same of one record, or of all in a folder."""
-    found = set()
-    for path in record.rglob("*.json") if record.is_dir() else [record]:
-        text = path.read_text(encoding="utf-8")
-        run = json.loads(text)
-        if "device_name" in run:  # of a stage
-            found.add((run["device_name"], run["torch"].partition("+")[0]))
-        elif "chunks" in run or "spans" in text:  # for the player
-            name = re.sub(r"^\d+ cores, ", "", run["about"]["machine"])
-            found.add((name, run["about"]["torch"].partition("+")[0]))
-        found.update(ABOUT.findall(text))  # of a benchmark
-    return {f"{name} with PyTorch {version}" for name, version in found}

@@ -18,7 +18,7 @@ import sys
 from IPython import get_ipython
 from IPython.core.error import UsageError
 
-from .drawing import COLORS, RANKS, film, picture, stack
+from .drawing import COLORS, RANKS, picture, stack
 from .predicting import predict
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import RECORDS, compare, digits, free_port, phases, records

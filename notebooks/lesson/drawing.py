@@ -2,14 +2,11 @@
 
 import base64
 import io
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from IPython.display import display
 from matplotlib import rc_context
-from matplotlib.animation import PillowWriter
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -52,25 +49,6 @@ def picture(title: str, height: float = 3.0, **grid) -> Iterator:
         figure.savefig(drawn, format="png")
         Image.open(drawn).convert("RGB").quantize(dither=0).save(small, "PNG", optimize=True)
         publish(small.getvalue(), figure)
-
-
-def film(title: str, draw: Callable, frames: int, seconds: float, height: float, **grid) -> None:
-    """A moving picture: draw(axes, k) draws frame k of 0 ... frames - 1 on empty axes.
-
-    seconds: of a frame. It is a PNG with several frames, which browsers play; what cannot play it
-    shows the first. So the film also begins with the last frame, which should sum the others up.
-    """
-    with rc_context(STYLE), tempfile.TemporaryDirectory() as folder:
-        figure = new_figure(title, height)
-        path, writer = Path(folder, "film.png"), PillowWriter(fps=1 / seconds)
-        last = frames - 1
-        with writer.saving(figure, path, DPI):
-            for k in (last, *range(frames), last, last):
-                for axes in figure.axes:
-                    axes.remove()
-                draw(figure.subplots(**grid), k)
-                writer.grab_frame()
-        publish(path.read_bytes(), figure)
 
 
 def new_figure(title: str, height: float) -> Figure:

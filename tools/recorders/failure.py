@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from benchmarks import common, timeline
 from tools.recorders.parts import assemble, crowded, now, spans
 
-RANKS = (2, 4)
+RANKS = (4,)
 CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
 IMAGES = 60  # per rank: steps that can be seen beside the timeout
 WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds

@@ -1,0 +1,220 @@
+const SQUARE = 18; // pixels
+
+/** The picture of an all-reduce: what each of two or four ranks holds, and their messages. */
+class Circle {
+  constructor(recording, events) {
+    Object.assign(this, { recording, events, chunks: recording.chunks.length });
+    this.svg = svg("svg", { "aria-hidden": "true", class: "picture circle" });
+    this.ranks = range(recording.ranks.length);
+  }
+
+  legend() {
+    const row =
+      this.chunks > 1 ? `a chunk of the vector (c0 to c${this.chunks - 1})` : "the vector";
+    return [
+      `Each row of squares is ${row} on a rank; a square with number r: rank r's values are in its sum.
+      A row with a thick frame is finished.`,
+    ];
+  }
+
+  layout(pixels) {
+    const label = this.chunks > 1 ? 20 : 0;
+    const width = Math.max(146, this.ranks.length * SQUARE + label + 12);
+    this.box = { width, height: this.chunks * (SQUARE + 4) + 44, label };
+    this.place(pixels);
+    const pairs = new Set(this.recording.messages.map(({ from, to }) => `${from}-${to}`));
+    this.arrows = Object.fromEntries(
+      [...pairs].map((pair) => [pair, this.arrow(...pair.split("-"))]),
+    );
+    this.boxes = this.ranks.map((rank) => this.rankBox(rank));
+    const arrows = Object.values(this.arrows);
+    this.svg.replaceChildren(
+      ...[...arrows, ...this.boxes].map((one) => one.group),
+      ...arrows.map((arrow) => arrow.pill),
+    );
+    this.step = null;
+  }
+
+  /** Rank 0 at the top left, then down on the right and up on the left: a ring in two columns. */
+  place(pixels) {
+    const count = this.ranks.length;
+    const aside = Math.min(240, (pixels - this.box.width) / 2 - 2);
+    const margin = this.box.height / 2 + (count === 2 ? 28 : 4); // beside low boxes: words
+    const below = this.box.height + 90;
+    this.centres = this.ranks.map((rank) => {
+      const right = rank >= 1 && rank <= count / 2;
+      const row = right ? rank - 1 : (count - rank) % count;
+      return { x: pixels / 2 + (right ? aside : -aside), y: margin + row * below };
+    });
+    this.svg.setAttribute("height", 2 * margin + (count / 2 - 1) * below);
+  }
+
+  rankBox(rank) {
+    const { width, height, label } = this.box;
+    const [left, top] = [this.centres[rank].x - width / 2, this.centres[rank].y - height / 2];
+    const sent = svg("text", { x: left + width / 2, y: top + height - 7, class: "quiet middle" });
+    const doing = svg("text", { x: left + width - 8, y: top + 17, class: "quiet end" });
+    const across = left + (width + label - this.ranks.length * SQUARE) / 2;
+    const rows = range(this.chunks).map((chunk) =>
+      this.chunkRow(chunk, across, top + 25 + chunk * (SQUARE + 4)),
+    );
+    const group = svg(
+      "g",
+      {},
+      svg("rect", { x: left, y: top, width, height, rx: 6, class: "box" }),
+      chip(left + 8, top + 7, rank),
+      svg("text", { x: left + 24, y: top + 17, class: "rank" }, `rank ${rank}`),
+      doing,
+      ...rows.map((row) => row.group),
+      sent,
+    );
+    return { group, rows, sent, doing };
+  }
+
+  chunkRow(chunk, x, y) {
+    const slots = this.ranks.map((of) =>
+      svg(
+        "g",
+        { class: "slot", style: `--fill: var(--rank-${of}); --text: var(--on-rank-${of})` },
+        svg("rect", {
+          x: x + of * SQUARE + 1,
+          y: y + 1,
+          width: SQUARE - 2,
+          height: SQUARE - 2,
+          rx: 2,
+        }),
+        svg(
+          "text",
+          { x: x + (of + 0.5) * SQUARE, y: y + 0.76 * SQUARE, "font-size": 0.76 * SQUARE },
+          of,
+        ),
+      ),
+    );
+    const frame = svg("rect", {
+      x: x - 1,
+      y: y - 1,
+      width: slots.length * SQUARE + 2,
+      height: SQUARE + 2,
+      rx: 3,
+      class: "frame",
+    });
+    const name =
+      this.chunks > 1
+        ? [svg("text", { x: x - 5, y: y + 0.74 * SQUARE, class: "quiet end" }, `c${chunk}`)]
+        : [];
+    return { frame, slots, group: svg("g", {}, ...name, frame, ...slots) };
+  }
+
+  /** The way from one rank's box to another's, as points, and what is drawn on it. */
+  arrow(from, to) {
+    const [a, b] = [this.centres[from], this.centres[to]];
+    const [dx, dy] = [b.x - a.x, b.y - a.y];
+    const part = 20 / Math.hypot(dx, dy);
+    const aside = { x: -dy * part, y: dx * part }; // to its right: there and back do not coincide
+    const free = ({ x, y }) =>
+      [a, b].every(
+        (box) =>
+          Math.abs(x - box.x) > this.box.width / 2 + 4 ||
+          Math.abs(y - box.y) > this.box.height / 2 + 4,
+      );
+    const points = range(121)
+      .map((i) => ({ x: a.x + aside.x + (dx * i) / 120, y: a.y + aside.y + (dy * i) / 120 }))
+      .filter(free);
+    const [start, middle, end] = [0, 0.5, 1].map(
+      (t) => points[Math.round(t * (points.length - 1))],
+    );
+    const turn = `rotate(${(Math.atan2(dy, dx) * 180) / Math.PI})`;
+    const group = svg(
+      "g",
+      { class: "arrow" },
+      svg("path", { d: `M${start.x} ${start.y}L${end.x} ${end.y}`, class: "line" }),
+      svg("path", {
+        d: "M0 0L-10 -5V5Z",
+        class: "head",
+        transform: `translate(${end.x} ${end.y}) ${turn}`,
+      }),
+    );
+    const words = [svg("text", { y: -3 }), svg("text", { y: 11 })];
+    const dot = svg("circle", { r: 5 });
+    const label = svg(
+      "g",
+      { transform: `translate(${middle.x + aside.x} ${middle.y + aside.y})` },
+      svg("rect", { x: -36, y: -16, width: 72, height: 31, rx: 8 }),
+      ...words,
+    );
+    return { points, words, pill: svg("g", { class: "pill" }, dot, label), dot, group };
+  }
+
+  /** After so many events: contents[rank][chunk][of], bytes sent by each rank, messages under way. */
+  state(step) {
+    const own = (rank) => this.ranks.map((of) => (of === rank ? 1 : 0));
+    const contents = this.ranks.map((rank) => range(this.chunks).map(() => own(rank)));
+    const sent = this.ranks.map(() => 0);
+    const flying = new Map();
+    for (const { what, message, adds } of this.events.slice(0, step)) {
+      const pair = `${message.from}-${message.to}`;
+      if (what === "sent") {
+        sent[message.from] += message.bytes;
+        flying.set(pair, message);
+      } else {
+        flying.delete(pair);
+        const before = contents[message.to][message.chunk];
+        contents[message.to][message.chunk] = message.contents.map(
+          (times, of) => times + (adds ? before[of] : 0),
+        );
+      }
+    }
+    return { contents, sent, flying };
+  }
+
+  draw(step, now) {
+    if (step !== this.step) this.drawStep(step);
+    for (const [pair, { sent, received }] of this.flying) {
+      const { points, dot } = this.arrows[pair];
+      const part = Math.min(1, (now - sent) / (received - sent || 1));
+      const { x, y } = points[Math.round(part * (points.length - 1))];
+      dot.setAttribute("cx", x);
+      dot.setAttribute("cy", y);
+    }
+  }
+
+  drawStep(step) {
+    const { contents, sent, flying } = this.state(step);
+    Object.assign(this, { step, flying });
+    const { at = 0, what, message } = this.events[step - 1] || {};
+    const arrived = what === "received" ? message : {};
+    for (const [rank, box] of this.boxes.entries()) {
+      const span = this.recording.ranks[rank].spans.find(({ from, to }) => from <= at && at < to);
+      box.doing.textContent = span ? `${span.what}s` : "";
+      box.sent.textContent = `sent ${figure(sent[rank])} bytes`;
+      for (const [chunk, { frame, slots }] of box.rows.entries()) {
+        const held = contents[rank][chunk];
+        slots.forEach((slot, of) => slot.classList.toggle("on", held[of] > 0));
+        frame.classList.toggle(
+          "whole",
+          held.every((times) => times > 0),
+        );
+        frame.classList.toggle("changed", arrived.to === rank && arrived.chunk === chunk);
+      }
+    }
+    for (const [pair, { group, pill, words }] of Object.entries(this.arrows)) {
+      const message = flying.get(pair);
+      for (const one of [group, pill]) one.classList.toggle("flying", Boolean(message));
+      group.classList.toggle("arrived", pair === `${arrived.from}-${arrived.to}`);
+      if (!message) continue;
+      words[0].textContent = this.chunks > 1 ? `chunk ${message.chunk}` : "vector";
+      words[1].textContent = `${figure(message.bytes)} B`;
+    }
+  }
+
+  summary() {
+    const { sent } = this.state(this.events.length);
+    const vector = 4 * this.recording.elements;
+    const times = (bytes) => `${(bytes / vector).toFixed(2)} times the vector`;
+    const most = Math.max(...sent);
+    const equal = sent.every((bytes) => bytes === most);
+    const who = equal ? "Each rank sends" : `Rank ${sent.indexOf(most)} sends most:`;
+    const all = `All ranks together send ${times(sum(sent))}.`;
+    return [html("p", {}, `${who} ${figure(most)} bytes, ${times(most)}. ${all}`)];
+  }
+}

@@ -1,0 +1,307 @@
+/* What a lane shows is told by a label, and where nothing is computed by a pattern, whose stripes
+   have this angle. */
+const PATTERNS = { exposed: 45, waits: 45, wait: 45, slow: 0, error: 90, gone: 135 };
+const LEGEND = {
+  data: "data",
+  forward: "forward",
+  backward: "backward",
+  gradient: "a gradient is ready",
+  waits: "bucket waits for the last rank",
+  "all-reduce": "all-reduce of a bucket",
+  exposed: "exposed: only waits for buckets",
+  optimizer: "optimizer",
+  compute: "computes",
+  wait: "waits",
+  slow: "is slow",
+  error: "has failed",
+  gone: "no longer takes part",
+};
+
+/** The picture of a step or a failure: time goes to the right, a lane per rank and per bucket.
+
+    All of it is drawn once; what comes after the present moment is behind a pale cover. */
+class Lanes {
+  constructor(recording, events) {
+    Object.assign(this, { recording, events, end: recording.end });
+    this.svg = svg("svg", { "aria-hidden": "true", class: "picture lanes" });
+    this.rows = recording.ranks.flatMap((rank) => this.rowsOf(rank));
+  }
+
+  rowsOf({ rank, spans, buckets = [] }) {
+    const first = {
+      key: `${rank}`,
+      rank,
+      bars: spans,
+      height: 26,
+      label: `rank ${rank}`,
+      begins: true,
+    };
+    const others = buckets.map(({ bucket, left, joined, arrived, parameters }) => ({
+      key: `${rank}/${bucket}`,
+      rank,
+      height: 16,
+      label: `bucket ${bucket}: 0 of ${parameters.length} ready`,
+      bars: [
+        { what: "waits", from: left, to: joined },
+        { what: "all-reduce", from: joined, to: arrived },
+      ],
+    }));
+    return [first, ...others];
+  }
+
+  legend() {
+    const bars = this.rows.flatMap((row) => row.bars).filter((bar) => bar.to > bar.from);
+    const used = new Set(bars.map((bar) => bar.what));
+    if (this.recording.kind === "step") used.add("gradient");
+    const parts = Object.keys(LEGEND)
+      .filter((what) => used.has(what))
+      .map((what) => {
+        const sample =
+          what === "gradient"
+            ? svg("path", { d: "M11 0V14", class: "tick" })
+            : svg("rect", { width: 22, height: 14, rx: 2, style: this.fill(what) });
+        return html(
+          "span",
+          {},
+          svg("svg", { width: 22, height: 14, "aria-hidden": "true" }, sample),
+          ` ${LEGEND[what]}`,
+        );
+      });
+    return parts;
+  }
+
+  fill(what) {
+    return `fill: ${what in PATTERNS ? `url(#player-${what})` : `var(--${what})`}`;
+  }
+
+  patterns() {
+    return Object.entries(PATTERNS).map(([what, angle]) => {
+      const size = { width: 7, height: 7 };
+      const place = { patternUnits: "userSpaceOnUse", patternTransform: `rotate(${angle})` };
+      return svg(
+        "pattern",
+        { id: `player-${what}`, ...size, ...place },
+        svg("rect", { ...size, style: `fill: var(--${what})` }),
+        svg("rect", { width: 2.5, height: 7, style: `fill: var(--${what}-stripe)` }),
+      );
+    });
+  }
+
+  x(at) {
+    return this.left + (at / this.end) * this.width;
+  }
+
+  /** Draw everything anew, for a picture of this many pixels. */
+  layout(pixels) {
+    const narrow = pixels < 560; // then labels stand above the lanes
+    this.left = narrow ? 2 : this.recording.kind === "step" ? 156 : 84;
+    this.width = pixels - this.left - 8;
+    this.height = 4;
+    const labels = this.rows.flatMap((row, i) => this.label(row, i, narrow));
+    this.cover = svg("rect", { class: "cover", height: this.height });
+    this.now = svg("path", { class: "now" });
+    this.ring = svg("circle", { r: 8, class: "ring" });
+    this.svg.replaceChildren(
+      svg("defs", {}, ...this.patterns()),
+      this.axis(),
+      ...this.rows.flatMap((row) => row.bars.flatMap((bar) => this.bar(row, bar))),
+      ...this.ticks(),
+      ...this.exposed(),
+      ...this.flags(),
+      this.cover,
+      ...labels,
+      this.now,
+      this.ring,
+    );
+    this.svg.setAttribute("height", this.height + 26);
+  }
+
+  /** Gives a row its place below the one before, and its label. */
+  label(row, i, narrow) {
+    if (row.begins) this.height += (i ? 6 : 0) + (narrow ? 8 : 16);
+    const above = this.recording.kind === "failure" ? 26 : 5; // there flags stand between
+    if (narrow) this.height += above + 13;
+    row.y = this.height;
+    this.height += row.height + 4;
+    const y = row.y + (narrow ? -above : row.height / 2 + 4);
+    row.words = svg(
+      "text",
+      { x: row.begins ? 18 : 2, y, class: row.begins ? "rank" : "quiet" },
+      row.label,
+    );
+    return row.begins ? [chip(2, y - 10, row.rank), row.words] : [row.words];
+  }
+
+  bar(row, { what, from, to }) {
+    if (to <= from) return [];
+    const [x, width] = [this.x(from), Math.max(1.5, this.x(to) - this.x(from))];
+    const box = svg("rect", {
+      x,
+      y: row.y,
+      width,
+      height: row.height,
+      rx: 2,
+      style: this.fill(what),
+    });
+    const words = row.begins ? [`${what} ${clock(to - from, this.end, 2)}`, what] : [what];
+    const word = words.find((text) => 6.5 * text.length + 8 < width);
+    if (!word || what === "exposed" || what === "waits") return [box];
+    const place = {
+      x: x + width / 2,
+      y: row.y + row.height / 2 + 4,
+      style: `fill: var(--on-${what}); stroke: var(--${what})`,
+    };
+    return [
+      box,
+      svg("text", { ...place, class: `inside ${what in PATTERNS ? "striped" : ""}` }, word),
+    ];
+  }
+
+  /** How long each rank was exposed: above the lane this figure finds room in any picture. */
+  exposed() {
+    const bars = this.rows.flatMap((row) => row.bars.map((bar) => ({ ...bar, y: row.y - 5 })));
+    return bars
+      .filter((bar) => bar.what === "exposed")
+      .map(({ from, to, y }) => {
+        const x = Math.min(this.left + this.width, Math.max(this.x(to), this.x(from) + 60));
+        const text = `exposed ${clock(to - from, this.end, 2)}`;
+        return svg("text", { x, y, class: "end" }, text);
+      });
+  }
+
+  /** A numbered flag for each message, death or exit. */
+  flags() {
+    const ends = {};
+    const marks = this.events.filter((event) => event.flag);
+    return marks.flatMap(({ row: key, at, flag }) => {
+      const { y, height } = this.row(key);
+      const place = Math.min(this.x(at), this.left + this.width - 9);
+      const x = Math.max(ends[key] ?? 0, place); // beside the flag before
+      ends[key] = x + 20;
+      const style = "fill: var(--paper)";
+      return [
+        svg("path", { d: `M${x} ${y - 4}L${this.x(at)} ${y}v${height}`, class: "tick" }),
+        svg("circle", { cx: x, cy: y - 11, r: 8.5, class: "flag" }),
+        svg("text", { x, y: y - 7, class: "inside", style }, flag),
+      ];
+    });
+  }
+
+  /** A line for each gradient, in the row of its bucket. */
+  ticks() {
+    const gradients = this.events.filter((event) => event.what === "gradient");
+    return gradients.map(({ row, at }) => {
+      const { y, height } = this.row(row);
+      return svg("path", { d: `M${this.x(at)} ${y - 1}v${height + 2}`, class: "tick" });
+    });
+  }
+
+  row(key) {
+    return this.rows.find((row) => row.key === key);
+  }
+
+  axis() {
+    const rough = (this.end / this.width) * 90; // a number every 90 pixels or so
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const every = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+    const digits = Math.max(0, (this.end < 1e6 ? 3 : 6) - Math.floor(Math.log10(every)));
+    return svg(
+      "g",
+      { class: "axis" },
+      ...range(Math.floor(this.end / every) + 1).flatMap((i) => {
+        const x = this.x(i * every);
+        const anchor = i === 0 ? "start" : x > this.left + this.width - 24 ? "end" : "middle";
+        return [
+          svg("path", { d: `M${x} 0V${this.height + 4}` }),
+          svg(
+            "text",
+            { x, y: this.height + 18, "text-anchor": anchor },
+            clock(i * every, this.end, digits),
+          ),
+        ];
+      }),
+    );
+  }
+
+  draw(step, now) {
+    const labels = Object.fromEntries(this.rows.map((row) => [row.key, row.label]));
+    for (const event of this.events.slice(0, step))
+      if (event.label) labels[event.row] = event.label;
+    for (const row of this.rows) row.words.textContent = labels[row.key];
+    this.cover.setAttribute("x", this.x(now) + 1);
+    this.cover.setAttribute("width", this.left + this.width + 8 - this.x(now));
+    this.now.setAttribute("d", `M${this.x(now)} 0V${this.height + 4}`);
+    const event = this.events[step - 1];
+    this.ring.setAttribute("visibility", event ? "visible" : "hidden");
+    if (!event) return;
+    const row = this.row(event.row);
+    this.ring.setAttribute("cx", this.x(event.at));
+    this.ring.setAttribute("cy", row.y + row.height / 2);
+  }
+
+  /** The moment that belongs to a place in the picture, in microseconds. */
+  moment(pixels) {
+    return ((pixels - this.left) / this.width) * this.end;
+  }
+
+  /** What to conclude, below the picture. */
+  summary() {
+    if (this.recording.kind === "step") return stepSummary(this.recording);
+    const items = this.events
+      .filter((event) => event.flag)
+      .map(({ at, text }) => html("li", {}, `${clock(at, this.end)}, ${text}`));
+    return [html("ol", { class: "notes" }, ...items)];
+  }
+}
+
+const chip = (x, y, rank) =>
+  svg("rect", {
+    x,
+    y,
+    width: 11,
+    height: 11,
+    rx: 2,
+    class: "chip",
+    style: `fill: var(--rank-${rank})`,
+  });
+
+/** What is exposed on each rank, and how much of its all-reduces backward hides. */
+function stepSummary({ ranks, end, choices }) {
+  const cap = `bucket_cap_mb=${choices.bucket_cap_mb}`;
+  const { buckets } = ranks[0];
+  const lines = ranks.map((own) => {
+    const whole = own.spans.at(-1).to - own.spans[0].from;
+    const share = percent(exposed(own), whole);
+    const text = ` of ${clock(whole, end, 2)} (${share}), overlap ${percent(...overlap(own))}`;
+    return html(
+      "li",
+      {},
+      html("b", {}, `rank ${own.rank}: exposed ${clock(exposed(own), end, 2)}`),
+      text,
+    );
+  });
+  const meaning = `Overlap is the part of the all-reduces' time (green) that lies before the rank's
+    last gradient. Waiting for the last rank (striped) is not counted.`;
+  const hides = ranks.some((own) => overlap(own)[0] > 0);
+  const head = hides ? "Overlap: " : "No overlap: ";
+  return [
+    html("p", {}, html("b", {}, head), `${cap} makes ${buckets.length} bucket(s).`),
+    html("ul", {}, ...lines),
+    html("p", { class: "legend" }, meaning),
+  ];
+}
+
+const exposed = ({ spans }) => {
+  const { from, to } = spans.find((span) => span.what === "exposed");
+  return to - from;
+};
+
+/** Microseconds of a rank's all-reduces that lie before its last gradient, and of all of them. */
+function overlap({ spans, buckets }) {
+  const last = spans.find((span) => span.what === "backward").to;
+  const hidden = buckets.map(({ joined, arrived }) => Math.min(arrived, last) - joined);
+  return [
+    sum(hidden.map((time) => Math.max(0, time))),
+    sum(buckets.map(({ joined, arrived }) => arrived - joined)),
+  ];
+}
