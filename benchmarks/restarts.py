@@ -81,7 +81,7 @@ def one_try(nodes: int, value: str, bound: float) -> dict:
 
 
 def rank(folder: Path) -> None:
-    """What a rank does: some all-reduces, amid which rank 1 raises, but only once."""
+    """What a rank does: some all-reduces, in one of which rank 1 raises, but only once."""
     own = int(os.environ["RANK"])
     if own == 1:
         Path(folder, f"began-{time.time()}").touch()

@@ -42,7 +42,7 @@ train = importlib.import_module("05_multinode.train")
 CPU = common.CPU
 MODEL_BYTES = 4 * sum(parameter.numel() for parameter in train.ConvNet().parameters())
 FIT_IMAGES = [8, 20, 40, 80, 160, 320, 520]  # per rank; computing is measured for these
-AMID = 80  # per rank; so many are computed before each all-reduce, and "around" is taken there
+MIDDLE = 80  # per rank; so many are computed before each all-reduce, and "around" is taken there
 FIT_BYTES = [4 * 2**10, 32 * 2**10, 2**18, 2**20, 2**22]  # and the all-reduce to these
 BATCHES = [60, 120, 240, 480, 960]  # over all ranks; these are predicted, then measured
 
@@ -132,7 +132,7 @@ def fit(n: int, runs: dict[int, dict], cores: int) -> dict:
     fixed, each = fit_line(FIT_BYTES, [runs[n]["averaging"][size] for size in FIT_BYTES])
     averaging = fixed + each * MODEL_BYTES
     turns = max(1.0, n / cores)
-    around = runs[n]["step"][AMID * n] - turns * computing(AMID) - averaging
+    around = runs[n]["step"][MIDDLE * n] - turns * computing(MIDDLE) - averaging
     rows = []
     for batch in BATCHES:
         row = {"batch": batch, "measured": runs[n]["step"][batch]}
@@ -156,13 +156,13 @@ def measure(with_computing: bool, args: argparse.Namespace) -> dict[str, dict[in
     """
     n = dist.get_world_size()
     alone = {images: Trainee(images, args) for images in FIT_IMAGES}
-    together = {batch: Trainee(batch // n, args) for batch in (AMID * n, *BATCHES)}
+    together = {batch: Trainee(batch // n, args) for batch in (MIDDLE * n, *BATCHES)}
     ways = {}
     if with_computing:
         for images, trainee in alone.items():
             ways["computing", images] = trainee.computing
     for size in FIT_BYTES:
-        ways["averaging", size] = partial(all_reduces, alone[AMID], size, args.steps)
+        ways["averaging", size] = partial(all_reduces, alone[MIDDLE], size, args.steps)
     for batch, trainee in together.items():
         ways["step", batch] = trainee.whole_steps
     seconds = {"computing": {}, "averaging": {}, "step": {}}

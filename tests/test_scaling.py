@@ -47,10 +47,10 @@ def test_ranks_that_share_cores_take_turns():
     computing = {images: images / 1000 for images in scaling.FIT_IMAGES}
     averaging = {size: 0.002 + size / 1e9 for size in scaling.FIT_BYTES}
     together = 0.002 + scaling.MODEL_BYTES / 1e9
-    batches = (2 * scaling.AMID, *scaling.BATCHES)
+    batches = (2 * scaling.MIDDLE, *scaling.BATCHES)
     step = {batch: batch / 2 / 1000 + together + 0.001 for batch in batches}
     run = {"computing": computing, "averaging": averaging, "step": step}
-    more = {"averaging": averaging, "step": step | {4 * scaling.AMID: 2 * scaling.AMID / 1000}}
+    more = {"averaging": averaging, "step": step | {4 * scaling.MIDDLE: 2 * scaling.MIDDLE / 1000}}
     two, four = (scaling.fit(n, {2: run, 4: more}, cores=2) for n in (2, 4))
     assert (two["alpha"], two["beta"]) == (pytest.approx(0.001), pytest.approx(1e9))
     assert [row["error"] for row in two["rows"]] == pytest.approx([0] * 5)
@@ -69,4 +69,4 @@ def test_the_script(reader):
     assert result.out == f"{scaling.table(results | {'ranks': {2: results['ranks']['2']}})}\n"
     (rows,) = [found["rows"] for found in results["ranks"].values()]
     assert [row["batch"] for row in rows] == scaling.BATCHES
-    assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.AMID}
+    assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.MIDDLE}

@@ -19,7 +19,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = str(ROOT / "05_multinode/train.py")
 FAULTY_RANK = str(ROOT / "05_multinode/rehearsal/faulty_rank.py")
-STILL_WAITS = "waits"  # in the place of an exit code: torchrun waits longer than we do
+STILL_WAITS = "waits"  # instead of an exit code: torchrun waits longer than we do
 PATIENCE = 150  # seconds until a wait counts as a hang
 TIMEOUT = 5  # seconds a rank waits for the others in cases that are about waiting
 MARK = "REHEARSAL"  # environment variable of everything that a TwoNodes has started
@@ -207,7 +207,7 @@ class TwoNodes:
         self.wait_for_line("^epoch")
 
     def inject(self, fault: Callable[[], None]) -> None:
-        """Call fault() amid an epoch; the seconds of the result count from now."""
+        """Call fault() in the middle of an epoch; the seconds of the result count from now."""
         time.sleep(0.3)
         self.injected = time.time()
         fault()

@@ -69,7 +69,7 @@ def two_steps(x, way, first, second, flags):
 
 
 def counted_all_reduce(state, bucket):
-    """DDP calls this in the place of its own all-reduce, once per bucket."""
+    """DDP calls this instead of its own all-reduce, once per bucket."""
     group, counts = state
     counts.append(bucket.buffer().numel())
     return allreduce_hook(group, bucket)
