@@ -78,7 +78,7 @@ def commands(reader):
         "stage 3": lambda: [reader.start(f"python 03_ddp_spawn/train.py {endless} --timeout 20")],
         "stage 4": lambda: reader.start_stage("04_ddp_torchrun", f"{endless} --timeout 20"),
         "stage 5": lambda: nodes(f"05_multinode/train.py {endless} --timeout 20", 1, [{}, {}]),
-        "compare.py": lambda: [reader.start(f"python compare.py --only 03 04 {endless}")],
+        "compare.py": lambda: [reader.start(f"python compare.py --only 03 {endless}")],
         "check.py": lambda: [reader.start("python exercises/check.py --all")],
     }
 
