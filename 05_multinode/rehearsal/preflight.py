@@ -91,7 +91,9 @@ def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list
         to_do = "see what the others print; if they are only slow, give a larger --timeout"
         found = f"only {found}; nothing from rank {', '.join(missing)} in time"
         findings[0] = Finding("FAILED", "nodes", found, to_do)
-    findings += [check_paths(args, store, node, of_rank), check_all_reduce(args, store, of_rank)]
+    findings.append(check_paths(args, store, node, of_rank))
+    if ("FAILED", "device") not in {finding[:2] for finding in findings}:  # NCCL might hang
+        findings.append(check_all_reduce(args, store, of_rank))
     return [*findings, check_speed(of_rank)]
 
 
