@@ -300,12 +300,8 @@ def algorithms(grid) -> None:
         bare(axes, (0, 6), (0.2, 4.8), title)
 
 
-# A chunk is four stripes, one for each rank, from left to right. A stripe is filled if what this
-# rank began with is in the sum: a value of 1011 has ranks 0, 1 and 3 in it.
-
-
 def chunk(axes, x, y, value, size=0.9, edge=0.8) -> None:
-    """A square with its lower left corner at x, y; edge: the width of its frame."""
+    """A square of four stripes, lower left corner at x, y: of 1011 ranks 0, 1 and 3 are filled."""
     for rank in range(4):
         color = lesson.RANKS[rank] if value // 10**rank % 10 else "white"
         stripe = Rectangle((x + rank * size / 4, y), size / 4, size, fc=color, lw=0)

@@ -18,12 +18,12 @@ import socket
 import sys
 import time
 import zlib
+from collections import namedtuple
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 from tabulate import tabulate
 
@@ -47,11 +47,8 @@ FIX_ALL_REDUCE = (
 )
 
 
-class Finding(NamedTuple):
-    status: str  # ok, note, FAILED
-    check: str
-    found: str
-    to_do: str = ""
+# status: ok, note or FAILED
+Finding = namedtuple("Finding", "status check found to_do", defaults=[""])
 
 
 class Unreachable(Exception):
@@ -91,7 +88,9 @@ def check_ranks(args: argparse.Namespace, store: dist.Store, node: dict) -> list
         to_do = "see what the others print; if they are only slow, give a larger --timeout"
         found = f"only {found}; nothing from rank {', '.join(missing)} in time"
         findings[0] = Finding("FAILED", "nodes", found, to_do)
-    findings += [check_paths(args, store, node, of_rank), check_all_reduce(args, store, of_rank)]
+    findings.append(check_paths(args, store, node, of_rank))
+    if ("FAILED", "device") not in {finding[:2] for finding in findings}:  # NCCL might hang
+        findings.append(check_all_reduce(args, store, of_rank))
     return [*findings, check_speed(of_rank)]
 
 
@@ -203,9 +202,8 @@ def gather(store: dist.Store, key: str, value: object, seconds: float) -> dict[i
     try:
         return within(seconds + 5, exchange)
     except (RuntimeError, TimeoutError):
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         to_do = "see what rank 0 prints, and what its node's torchrun prints"
-        raise Unreachable(f"torchrun's store at {where} does not answer", to_do) from None
+        raise Unreachable("torchrun's store no longer answers", to_do) from None
 
 
 def check_paths(args: argparse.Namespace, store: dist.Store, node: dict, of_rank: dict) -> Finding:
