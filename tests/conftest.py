@@ -313,7 +313,7 @@ def trained(tmp_path_factory, small_data):
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trained"
     shared.mkdir(exist_ok=True)
-    flags = "--epochs 3 --batch-size 48 --device cpu --workers 1 --seed 5 --lr 0.05"
+    flags = "--epochs 3 --batch-size 48 --device cpu --seed 5 --lr 0.05"
 
     @functools.cache
     def train(stage):

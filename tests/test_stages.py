@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from conftest import STAGES, TEST_IMAGES, docstring_commands, draw_digits, record_of
 
 stage1, stage3 = (importlib.import_module(f"{stage}.train") for stage in (STAGES[0], STAGES[2]))
@@ -65,11 +66,11 @@ def test_output_and_record(trained, stage):
     name, record = record_of(folder / "timings")
     check_output(result, name, record)
     world_size, hosts = 2 if stage in STAGES[2:] else 1, 2 if stage == STAGES[4] else 1
-    settings = "e3-b48-lr0.05-workers1-seed5" + ("-hosts2" if hosts == 2 else "")
+    settings = "e3-b48-lr0.05-seed5" + ("-hosts2" if hosts == 2 else "")
     assert name == f"{stage}-{settings}-{world_size}xcpu.json"
-    typed = {"epochs": 3, "batch_size": 48, "device": "cpu", "workers": 1, "seed": 5, "lr": 0.05}
+    typed = {"epochs": 3, "batch_size": 48, "device": "cpu", "seed": 5, "lr": 0.05}
     facts = {"stage": stage, "name": stage, "world_size": world_size, "hosts": hosts}
-    assert record | typed | facts | {"images": 1200, "threads": 1} == record
+    assert record | typed | facts | {"images": 1200, "threads": 1, "workers": 0} == record
     assert record["torch"] == torch.__version__ and record["host"]
     assert record["history"][2]["loss"] < record["history"][0]["loss"]
     waits = {"exposed"} if world_size > 1 else set()
@@ -105,6 +106,27 @@ def test_stages_3_to_5_train_the_same_weights(trained):
     models = [load(trained, stage).state_dict() for stage in STAGES[2:]]
     for name, tensor in models[0].items():
         assert all(torch.equal(model[name], tensor) for model in models[1:]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["01_baseline", "03_ddp_spawn", "04_ddp_torchrun"])
+def test_loader_workers_change_no_weight(trained, reader, stage):
+    flags = "--epochs 3 --batch-size 48 --device cpu --seed 5 --lr 0.05 --workers 1"
+    result = reader.stage(stage, flags, timeout=280)
+    assert result.code == 0, result
+    own = torch.load(reader.folder / f"checkpoints/{stage}.pt", weights_only=True)["model"]
+    assert all(torch.equal(own[name], w) for name, w in load(trained, stage).state_dict().items())
+
+
+@pytest.mark.slow
+def test_what_a_spawned_rank_starts_is_spawned_too(tmp_path):
+    """So are its loader workers, as stage 3's page says."""
+    mp.spawn(note_start_method, (tmp_path / "method",), nprocs=1)
+    assert (tmp_path / "method").read_text() == "spawn"
+
+
+def note_start_method(rank, path):
+    path.write_text(mp.get_start_method())
 
 
 # ---------------------------------------------------------------- settings
