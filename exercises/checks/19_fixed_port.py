@@ -16,6 +16,9 @@ import torch.distributed as dist
 GROUP = False
 WORLD_SIZES = (2,)  # processes that launch jobs
 SIZES = (1, 2, 2)  # the ranks of each job
+LEARNT = (
+    "A fixed port is shared by all jobs of a machine: take a free one, or a store in a new file."
+)
 HINTS = (
     "Start it in one terminal, and `ss -ltnp` (or `lsof -iTCP -sTCP:LISTEN`) in another. Which "
     "number is the same in every job?",

@@ -8,6 +8,7 @@ from exercises.checks.common import Collectives
 WORLD_SIZES = (2, 3)
 SHAPES = ((12,), (7,), (3, 5), (1,), (2,), (1000,), (1, 100), ())
 ALLOWED = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
+LEARNT = "In a ring each rank sends 2 (N - 1) / N of the tensor, however many ranks there are."
 HINTS = (
     "Play it with three ranks and three chunks on paper: after two steps, which chunk is the sum "
     "on which rank? That one is the first to go round in the second half.",

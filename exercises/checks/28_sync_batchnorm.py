@@ -10,6 +10,7 @@ WORLD_SIZES = (2, 3)
 ROWS = ((4, 4, 4), (5, 2, 9), (1, 6, 2), (4, 4, 4))  # of each rank
 FAR = 3  # the case in float32, with a mean of 3,000
 FEATURES = 3
+LEARNT = "A sum over ranks has a backward pass of its own: the sum of the gradients over ranks."
 HINTS = (
     "Which sums over all rows make mean and variance? Each rank can add up its own rows. In the "
     "backward pass: through what does x of one rank change the losses of the others?",
