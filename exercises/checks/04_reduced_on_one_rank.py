@@ -80,6 +80,7 @@ def judge(ranks):
                     f"the learning rates after each epoch are {'; '.join(each)}; one process with "
                     f"the data of all ranks has {some([f'{r:g}' for r in rates.tolist()], EPOCHS)}"
                 )
+        for rank, values in enumerate(found):
             if not torch.isclose(torch.tensor(values["weight"]), weight, rtol=1e-4):
                 return (
                     f"the learning rates are right, but rank {rank} ends with the weight "

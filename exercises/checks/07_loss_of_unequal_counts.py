@@ -52,5 +52,5 @@ def judge(ranks):
     wanted = alone(linear(5, 3, CLASSES), batches, F.cross_entropy, LR)
     if wrong := first_difference([rank["steps"] for rank in ranks], wanted):
         tokens = "; ".join(some(counts[: len(ranks)]) for counts in COUNTS)
-        return f"the ranks have these numbers of tokens in each step: {tokens}. {wrong}"
+        return f"the ranks have these numbers of tokens in each step: {tokens}; {wrong}"
     return too_many_rows(ranks, ROWS * len(COUNTS))

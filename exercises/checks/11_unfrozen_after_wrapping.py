@@ -67,7 +67,7 @@ def judge(ranks):
     for frozen in ranks[0]["cases"]:
         found = [rank["cases"][frozen] for rank in ranks]
         wanted = one_process(*everything, frozen)
-        for part, what in ((slice(3), "head"), (slice(3, None), "body")):
+        for part, what in ((slice(3, None), "body"), (slice(3), "head")):
             steps = [[weights[part] for weights in values["steps"]] for values in found]
             if wrong := first_difference(steps, [weights[part] for weights in wanted], "epoch"):
                 return f"frozen={frozen}, the {what}: {wrong}"

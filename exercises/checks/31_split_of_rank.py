@@ -40,11 +40,12 @@ def judge(ranks):
             if set(one["validation"]) != set(found[0]["validation"]):
                 seen = sorted(set(one["validation"]) & set(found[0]["training"]))
                 return f"rank {number} validates on the images {some(seen)}; rank 0 trains on them"
-            if not one["left"]:
-                return f"after the split rank {number} draws other random numbers than without it"
     first, other, again, once_more = (set(one["validation"]) for one in ranks[0]["found"])
     if first == other or again != once_more:
         return "each seed is to give a split of its own, the same one in every run"
     if max(first) - min(first) < 6:
         return f"the split is not random: {some(sorted(first))}"
+    for number, rank in enumerate(ranks):
+        if not all(one["left"] for one in rank["found"]):
+            return f"after the split rank {number} draws other random numbers than without it"
     return None

@@ -21,7 +21,10 @@ HINTS = (
 
 def observe(mine):
     stream = [mine.Stream(count, dist.get_rank(), dist.get_world_size()) for count, _ in CASES]
-    loaders = [DataLoader(s, batch_size=None, num_workers=n) for s, (_, n) in zip(stream, CASES)]
+    loaders = []
+    for one, (_, workers) in zip(stream, CASES):
+        fork = {"multiprocessing_context": "fork"} if workers else {}
+        loaders.append(DataLoader(one, batch_size=None, num_workers=workers, **fork))
     return {"samples": [[int(sample) for sample in loader] for loader in loaders]}
 
 

@@ -6,10 +6,10 @@ LEARNT = (
     "and all other ranks only wait."
 )
 HINTS = (
-    "Put the three stacks beside one another: which rank waits in another collective?",
+    "Put the three stacks side by side: which rank waits in another collective?",
     "That rank was led there by a condition which was true on it alone. The others went on.",
-    "`if accuracy > best` looks at the accuracy of one shard. The first row of the flight record in "
-    "which the ranks have different names has the number.",
+    "`if accuracy > best` looks at the accuracy of one shard. The number is that of the first row "
+    "of the flight record in which the ranks have different names.",
 )
 RIGHT = {"rank": 1, "line": 45, "seq": 120}
 

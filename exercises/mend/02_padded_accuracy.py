@@ -11,7 +11,6 @@ python exercises/check.py 02                                                    
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 
 def newest(folder):
-    """Of epoch_01.pt, epoch_02.pt, ... in the folder -> (epoch, what its file holds) or (0, None)"""
+    """Of the files epoch_01.pt, epoch_02.pt, ... -> (epoch, what its file holds) or (0, None)"""
     for path in sorted(folder.glob("epoch_*.pt"), reverse=True):
         state = read(path)
         if state is not None:

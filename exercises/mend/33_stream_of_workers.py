@@ -1,9 +1,9 @@
 """IterableDataset with DDP and num_workers: every sample comes several times
 
 The stream is split over the ranks, and each sample still comes once for each loader worker. Over
-all ranks and workers every sample is to come exactly once, whatever their numbers (0 workers: the rank
-itself reads), and no rank gets more samples than another by more than its number of workers. Mend
-`Stream`, keep its name and parameters.
+all ranks and workers every sample is to come exactly once, whatever their numbers (0 workers: the
+rank itself reads), and no rank gets more samples than another by more than its number of workers.
+Mend `Stream`, keep its name and parameters.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/33_stream_of_workers.py   # shows it
 python exercises/check.py 33

@@ -1,0 +1,15 @@
+GIVEN = "keeps 26,112 bytes of Adam's state"
+SCATTER = "            work = dist.reduce_scatter_single(shard, flat, async_op=True)\n"
+ALL = """            work = dist.all_reduce(flat, async_op=True)
+            shard = self.mine(flat)
+"""
+GATHER = "            dist.all_gather_single(flat, shard.detach())\n"
+LIST = """            parts = list(flat.chunk(dist.get_world_size()))
+            dist.all_gather(parts, shard.detach())
+            flat = torch.cat(parts)
+"""
+RIGHT = {"gathered into a list": [(GATHER, LIST)]}
+WRONG = {
+    "an all-reduce, of which a part is used": ([(SCATTER, ALL)], "gave reduce_scatter 0 of"),
+    "the others do not get it": ([(GATHER, "")], "the weights after step 1"),
+}
