@@ -67,7 +67,7 @@ def judge(ranks):
     for number, case in enumerate(cases(len(ranks))):
         found = [rank["cases"][number] for rank in ranks]
         rates, weight = alone(len(ranks), *case)
-        for rank, values in enumerate(found):
+        for values in found:
             try:
                 mine = torch.tensor(values["rates"], dtype=torch.float32)
             except (TypeError, ValueError, RuntimeError):

@@ -23,8 +23,8 @@ HINTS = (
     "Start it in one terminal, and `ss -ltnp` (or `lsof -iTCP -sTCP:LISTEN`) in another. Which "
     "number is the same in every job?",
     "The ranks find one another at one address. If its number is in the script, every job has the "
-    "same. The operating system gives a free one to whoever asks for port 0; a file in a folder "
-    "that is new for each job needs none.",
+    "same. A port that was free a moment ago may be taken when it is used; a file in a folder that "
+    "is new for each job needs no port.",
     "In launch: with tempfile.TemporaryDirectory() as folder; give the ranks "
     "f'file://{folder}/store', which is the init_method of their init_process_group.",
 )

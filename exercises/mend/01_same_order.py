@@ -1,7 +1,8 @@
 """DDP: every epoch has the same order
 
 Nothing fails, and the loss falls. But the model sees the images in the same order, in the same
-batches, in every epoch, as if they were not shuffled. Mend `train`, keep its name and parameters.
+batches, in every epoch, as if they were not shuffled. In each epoch all images are to be assigned
+to the ranks anew, each to one of them. Mend `train`, keep its name and parameters.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/01_same_order.py   # shows it
 python exercises/check.py 01                                               # is it mended?
