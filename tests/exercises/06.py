@@ -15,7 +15,7 @@ RIGHT = {
 WRONG = {
     "the batch divided and the rate multiplied": (
         [(RATE, RATE.replace("lr=lr", "lr=lr * dist.get_world_size()"))],
-        "2.00 times as far",
+        "the weights after epoch 1",
     ),
     "every rank takes all images": (
         [(SAMPLER, ""), (LOADER, "    loader = DataLoader(dataset, batch_size=batch_size)\n")],

@@ -19,5 +19,5 @@ RANK_0 = """    newest = torch.tensor(max(whole, default=0))
 RIGHT = {"the ranks that have each epoch are counted": [(GATHER, COUNTED)]}
 WRONG = {
     "the smallest of the newest": ([(GATHER, SMALLEST)], "rank 0 has [1, 2]; rank 1 has [1, 3]"),
-    "the newest of rank 0": ([(GATHER, RANK_0)], "rank 1 newest was to return (2"),
+    "the newest of rank 0": ([(GATHER, RANK_0)], "newest was to return (2"),
 }

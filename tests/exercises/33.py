@@ -7,6 +7,6 @@ WRONG = {
     "by workers alone": ([(RANGE, "range(worker, self.count, workers)")], "came 2 times"),
     "two workers have one number": (
         [(FIRST, "first = self.rank + worker")],
-        "came 2 times",
+        "2 workers per rank",
     ),
 }

@@ -1,4 +1,4 @@
-GIVEN = ""
+GIVEN = "it hangs"
 GROUPS = "[dist.new_group(ranks) for ranks in nodes]  # all groups on all ranks, in one order"
 LOCAL = "{mine: dist.new_group(nodes[mine], use_local_synchronization=True)}"
 MINE = "    mine = dist.get_rank() // per_node\n"
