@@ -39,9 +39,9 @@ def judge(ranks):
     for (a, one), (b, other) in combinations(enumerate(orders), 2):
         for number in range(len(ranks)):
             if set(one[number]) == set(other[number]):
-                order = "same" if one[number] == other[number] else "same images in another"
+                order = "the same" if one[number] == other[number] else "another"
                 return (
-                    f"rank {number} saw the images in the {order} order in epochs {a} and {b}: "
+                    f"rank {number} saw the same images, in {order} order, in epochs {a} and {b}: "
                     f"{some(one[number])}"
                 )
     return None

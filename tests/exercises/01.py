@@ -1,4 +1,4 @@
-GIVEN = "in the same order in epochs 0 and 1"
+GIVEN = "the same images, in the same order, in epochs 0 and 1"
 SET = "        sampler.set_epoch(epoch)  # the order is drawn from seed + epoch\n"
 LOADER = "    loader = DataLoader(dataset, batch_size=4, sampler=sampler)\n"
 NEW = (
@@ -15,7 +15,7 @@ WRONG = {
         [("loss.backward()", "loss.backward() if epoch == 0 else None")],
         "it trained on 12",
     ),
-    "a fixed shard, shuffled": ([(LOADER, FIXED)], "the same images in another order"),
+    "a fixed shard, shuffled": ([(LOADER, FIXED)], "in another order"),
     "each rank another epoch": (
         [("set_epoch(epoch)", "set_epoch(epoch + dist.get_rank())")],
         "never saw",

@@ -21,5 +21,5 @@ WRONG = {
         [("[*self.bucket, parameter]", "self.bucket")],
         "gave a call",
     ),
-    "the last bucket is forgotten": ([(LAST, "")], "the weights after step 1"),
+    "the last bucket is forgotten": ([(LAST, "")], "failed in line"),
 }

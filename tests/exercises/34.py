@@ -4,7 +4,7 @@ CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
 STEP = "        optimizer.step()\n"
 EACH = """        for parameter in model.parameters():
             shard = parameter.grad.to_local()
-            shard *= min(1.0, max_norm / shard.norm().item())
+            shard *= min(1.0, max_norm / (shard.norm().item() + 1e-6))
 """
 AVERAGE = """        for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
