@@ -1,9 +1,10 @@
-"""The exercises: list them, check one on real ranks, get a hint.
+"""The exercises: check one on real ranks, list them, get a hint.
 
-python exercises/check.py            # list all, with what is done
-python exercises/check.py 07         # check one
-python exercises/check.py 07 --watch # and again whenever the file is saved
-python exercises/check.py 07 --hint  # the next of three hints
+python exercises/check.py            # check the next one that is not done
+python exercises/check.py 07         # check one: its number, its name or its path
+python exercises/check.py --watch    # and again whenever the file is saved, then the next one
+python exercises/check.py --hint     # the next of three hints
+python exercises/check.py --list     # all of them, with what is done
 python exercises/check.py --all      # check all
 """
 
@@ -11,6 +12,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,12 +33,17 @@ from exercises.checks import ranks  # noqa: E402
 
 console = Console(highlight=False)
 PROGRESS = HERE / ".progress.json"
+KINDS = {
+    "mend": "Mend it: one mistake each",
+    "write": "Write it",
+    "chain": "The chain: each step improves a figure of the last one's file",
+}
 
 
 @dataclass(frozen=True)
 class Exercise:
     number: str
-    kind: str  # mend or write
+    kind: str  # mend, write or chain: the folder
     file: Path
 
     @property
@@ -63,28 +70,38 @@ class Exercise:
 def main() -> int:
     args = parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the ranks are ended on the way out
-    exercises = [e for e in all_exercises() if args.number in (None, e.number)]
     if args.all:
-        return 0 if all([verdict(exercise) for exercise in exercises]) else 1
-    if args.number is None:
-        return print_list(exercises)
-    (exercise,) = exercises
+        return 0 if all([verdict(exercise) for exercise in all_exercises()]) else 1
+    exercise = args.exercise or next_open()
+    if args.list or exercise is None:
+        return print_list()
     if args.hint:
         return print_hint(exercise)
     if args.solution:
         return print_solution(exercise)
-    if args.reset:
+    if args.reset or not exercise.file.exists():
         return reset(exercise)
     if args.watch:
         return keep_watching(exercise)
-    return 0 if verdict(exercise) else 1
+    if not verdict(exercise):
+        return 1
+    print_learnt(exercise)
+    return 0
 
 
 def all_exercises() -> list[Exercise]:
     """One for each of our solutions, which begins with the path of the file: "--- a/..." """
     starts = [diff.read_text().split("\n")[0] for diff in sorted(HERE.glob("solutions/*.diff"))]
     files = [HERE.parent / start.removeprefix("--- a/") for start in starts]
-    return [Exercise(file.name[:2], file.parent.name, file) for file in files]
+    found = [Exercise(file.name[:2], file.parent.name, file) for file in files]
+    return sorted(found, key=lambda exercise: list(KINDS).index(exercise.kind))
+
+
+def next_open() -> Exercise | None:
+    """The first that is not done, in the order of the page."""
+    state = progress()
+    left = [e for e in all_exercises() if not state.get(e.number, {}).get("done")]
+    return left[0] if left else None
 
 
 def applied(text: str, diff: str) -> str:
@@ -113,76 +130,74 @@ def verdict(exercise: Exercise) -> bool:
     """Check the reader's file on real ranks, print what was seen -> is it done?"""
     name = f"{exercise.number} {exercise.file.stem[3:]}"
     with console.status(f"{name}: starting ranks"):
-        wrong = judge(exercise, exercise.file)
+        wrong, figures = judged(exercise, exercise.file)
     if wrong is None:
         console.print(f"[green]done[/]      {name}")
         remember(exercise, done=fingerprint(exercise.file))
     else:
         console.print(f"[red]not yet[/]   {name}")
         console.print(Padding(escape(wrong), (0, 0, 0, 10)))
+    if figures:
+        console.print(Padding(escape(figures), (1, 0, 0, 10)))
     return wrong is None
 
 
 def judge(exercise: Exercise, file: Path) -> str | None:
     """-> None if the exercise is done, otherwise what still differs, in words."""
+    return judged(exercise, file)[0]
+
+
+def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
+    """-> what still differs, or None; and the figures that the ranks have reached, if any."""
+    figures = ""
     try:
         compile(file.read_text(), str(file), "exec")
     except SyntaxError as error:
-        return f"Python cannot read line {error.lineno}: {error.msg}"
+        return f"Python cannot read line {error.lineno}: {error.msg}", figures
     except (OSError, ValueError) as error:  # gone, not UTF-8, or a null byte
-        return f"Python cannot read {file.name}: {error}"
+        return f"Python cannot read {file.name}: {error}", figures
     check = ranks.load(exercise.check)
     for world_size in check.WORLD_SIZES:
         seen = ranks.run(file, exercise.check, world_size)
-        wrong = failure(seen) or check.judge([rank.values for rank in seen])
+        wrong, values = ranks.failure(seen), [rank.values for rank in seen]
+        if wrong is None:
+            wrong = check.judge(values)
+            figures = check.figures(values) if hasattr(check, "figures") else ""
         if wrong:
-            return (
-                wrong if world_size == check.WORLD_SIZES[0] else f"On {world_size} ranks: {wrong}"
-            )
-    return None
+            first = world_size == check.WORLD_SIZES[0]
+            return wrong if first else f"On {world_size} ranks: {wrong}", figures
+    return None, figures
 
 
-STUB = "NotImplementedError: "  # raised by the functions that a reader is to write
+def print_learnt(exercise: Exercise) -> None:
+    """After "done": what to keep of it, two right ways to compare with one's own, the next one."""
+    console.print(f"\n{ranks.load(exercise.check).LEARNT}", style="bold")
+    console.print("\nOur way:")
+    print_diff(exercise.diff.read_text())
+    others = HERE.parent / f"tests/exercises/{exercise.number}.py"
+    if others.exists():
+        name, edits = next(iter(ranks.load(others).RIGHT.items()))
+        console.print(f"Another way, as it differs from ours: {escape(name)}")
+        for old, new in edits:
+            print_diff("".join(f"-{line}\n" for line in old.splitlines()))
+            print_diff("".join(f"+{line}\n" for line in new.splitlines()))
+    following = next_open()
+    if following:
+        name = following.file.relative_to(HERE.parent)
+        console.print(f"\nNext: {name}: {escape(following.title)}")
 
 
-def failure(seen: list[ranks.Rank]) -> str | None:
-    """What went wrong if not all ranks came to their end: the cause, not a rank that waited."""
-    ends = ["died", "prints", "computes", "raised"]  # the cause first: others may fail by it
-    for rank in sorted(seen, key=lambda rank: [*ends, rank.end].index(rank.end)):
-        place = f" in {rank.place}" if rank.place else ""
-        if rank.end == "died":
-            return f"the process of rank {rank.number} ended by itself{tail(rank)}"
-        if rank.end == "prints":
-            return f"rank {rank.number} printed more than {ranks.FLOOD:,} bytes: an endless loop?"
-        if rank.end == "computes":
-            spent = f"{ranks.BUSY:.0f} s of processor time"
-            return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
-        if rank.message.startswith(STUB):
-            return rank.message.removeprefix(STUB)
-        if rank.end == "raised":
-            return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
-    if all(rank.end == "finished" for rank in seen):
-        return None
-    lines = ["it hangs:"]
-    for rank in seen:
-        place = f"waits in {rank.place or 'code outside your file'}"
-        lines.append(f"rank {rank.number} {'has finished' if rank.end == 'finished' else place}")
-    return "\n".join(lines)
-
-
-def tail(rank: ranks.Rank) -> str:
-    """The last lines that a rank has printed."""
-    lines = rank.output.strip().splitlines()[-3:]
-    return "".join(f"\n  it printed: {line}" for line in lines)
+def print_diff(text: str) -> None:
+    if text:
+        console.print(Syntax(text, "diff", background_color="default", word_wrap=True))
 
 
 # ---------------------------------------------------------------- what the flags do
 
 
-def print_list(exercises: list[Exercise]) -> int:
-    state = progress()
-    count = 0
-    for kind, heading in (("mend", "Mend it: one mistake each"), ("write", "Write it")):
+def print_list() -> int:
+    state, exercises, count = progress(), all_exercises(), 0
+    for kind, heading in KINDS.items():
         table = Table(box=None, pad_edge=False, show_header=False)
         for column in range(4):
             table.add_column(no_wrap=column < 3)
@@ -195,7 +210,9 @@ def print_list(exercises: list[Exercise]) -> int:
             table.add_row(exercise.number, mark, name, escape(exercise.title))
         console.print(f"{heading} (exercises/{kind}/)", style="bold")
         console.print(table)
-    console.print(f"\n{count} of {len(exercises)} done. Check one: python exercises/check.py 01")
+    console.print(
+        f"\n{count} of {len(exercises)} done. Check the next one: python exercises/check.py"
+    )
     return 0
 
 
@@ -212,8 +229,7 @@ def print_solution(exercise: Exercise) -> int:
     """What ours changes; a closed stdin is no "y"."""
     with contextlib.suppress(EOFError, RuntimeError):
         if input("Show our solution? Hints are left with --hint. [y/N] ").strip().lower() == "y":
-            text = exercise.diff.read_text()
-            console.print(Syntax(text, "diff", background_color="default", word_wrap=True))
+            print_diff(exercise.diff.read_text())
     return 0
 
 
@@ -231,15 +247,47 @@ def reset(exercise: Exercise) -> int:
 
 
 def keep_watching(exercise: Exercise) -> int:
+    """Check on every save; when one is done, go on with the next one that is not."""
     from watchfiles import watch
 
-    console.print(f"watching {exercise.file.relative_to(HERE.parent)}; Ctrl-C ends it")
-    done = verdict(exercise)
-    for changes in watch(exercise.file.parent):
-        if any(Path(path).name == exercise.file.name for _, path in changes):
+    flags = {"h": lambda: print_hint(exercise), "l": print_list, "r": lambda: reset(exercise)}
+    changed = True
+    with key_pressed() as key:
+        for changes in watch(HERE, rust_timeout=200, yield_on_timeout=True):
+            if flag := flags.get(key()):
+                flag()
+            changed = changed or any(Path(path) == exercise.file for _, path in changes)
+            if not changed or not exercise.file.exists():
+                continue
+            changed = False
             console.rule(style="dim")
-            done = verdict(exercise)
-    return 0 if done else 1
+            if verdict(exercise):
+                print_learnt(exercise)
+                exercise, changed = next_open(), True
+                if exercise is None:
+                    return print_list()
+            else:
+                name = exercise.file.relative_to(HERE.parent)
+                console.print(f"watching {name}: h hint, l list, r reset, Ctrl-C ends", style="dim")
+    return 1
+
+
+@contextlib.contextmanager
+def key_pressed():
+    """A function: the key that was pressed, or "" (always, if stdin is no terminal of Unix)."""
+    if sys.platform == "win32" or not sys.stdin or not sys.stdin.isatty():
+        yield lambda: ""
+        return
+    import select
+    import termios
+    import tty
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield lambda: os.read(0, 1).decode() if select.select([0], [], [], 0)[0] else ""
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 # ---------------------------------------------------------------- progress
@@ -269,22 +317,28 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("number", nargs="?", help="of the exercise: 07")
+    parser.add_argument("exercise", nargs="?", help="number, name or path; otherwise the next one")
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="list all, with what is done")
     what.add_argument("--all", action="store_true", help="check all")
     what.add_argument("--watch", action="store_true", help="check again on every save")
     what.add_argument("--hint", action="store_true", help="the next of three hints")
     what.add_argument("--solution", action="store_true", help="what ours changes, after a question")
     what.add_argument("--reset", action="store_true", help="the file as it was")
     args = parser.parse_args()
-    if args.number and args.number.isdecimal():
-        args.number = args.number.zfill(2)
-    if args.number and args.number not in [e.number for e in all_exercises()]:
-        parser.error(f"there is no exercise {args.number}: python exercises/check.py lists them")
-    if args.number is None and (args.watch or args.hint or args.solution or args.reset):
-        parser.error("which one? Give its number: python exercises/check.py 07 --hint")
-    if args.number and args.all:
-        parser.error("--all checks all of them: leave the number out")
+    if args.exercise and (args.all or args.list):
+        parser.error("--all and --list are about all of them: leave the number out")
+    if args.exercise:
+        stem = Path(args.exercise).name.removesuffix(".py")
+        names = {
+            name: e for e in all_exercises() for name in (e.number, e.file.stem, e.file.stem[3:])
+        }
+        name = stem.zfill(2) if stem.isdecimal() else stem
+        if name not in names:
+            parser.error(f"there is no exercise {args.exercise}: --list shows them")
+        args.exercise = names[name]
+    elif args.reset:
+        parser.error("which one? Give its number: python exercises/check.py 07 --reset")
     return args
 
 

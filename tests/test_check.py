@@ -3,6 +3,7 @@
 No verdict may depend on the clock, so the bounds are those of ranks.py, made small here.
 """
 
+import contextlib
 import io
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
+import watchfiles
 from conftest import ROOT, rehearsal
 
 from exercises import check
@@ -144,12 +146,42 @@ def typed(monkeypatch, capsys, tmp_path):
 
 
 def test_the_list_shows_what_is_done(typed, monkeypatch):
-    code, out = typed()
+    code, out = typed("--list")
     assert code == 0 and f"0 of {len(check.all_exercises())} done" in out
     check.remember(EXERCISE, done=check.fingerprint(EXERCISE.file))
-    assert f"1 of {len(check.all_exercises())} done" in typed()[1]
+    assert f"1 of {len(check.all_exercises())} done" in typed("--list")[1]
     check.remember(EXERCISE, done="of another text")
-    assert "changed" in typed()[1]
+    assert "changed" in typed("--list")[1]
+
+
+def test_without_a_number_it_is_the_next_one(typed, monkeypatch):
+    monkeypatch.setattr(check, "judged", lambda exercise, file: (None, "3 calls"))
+    first, second, third, *_ = check.all_exercises()
+    check.remember(second, done=check.fingerprint(second.file))
+    code, out = typed()
+    words = " ".join(out.split())
+    assert code == 0 and f"done {first.number}" in words and "3 calls" in words
+    assert "set_epoch" in words and third.file.stem in words  # our way, and the next one
+    for exercise in check.all_exercises():
+        check.remember(exercise, done=check.fingerprint(exercise.file))
+    assert "32 of 32 done" in typed()[1]
+
+
+@pytest.mark.parametrize("word", ["18", "early_stop", "exercises/mend/18_early_stop.py"])
+def test_an_exercise_has_a_number_a_name_and_a_path(typed, word):
+    assert "hint 1 of 3" in typed(word, "--hint")[1]
+
+
+def test_the_keys_of_watch(typed, monkeypatch):
+    """h, l and r do what the flags do; after "done" the next one is watched."""
+    keys, seen = iter("hlr"), []
+    monkeypatch.setattr(check, "key_pressed", lambda: contextlib.nullcontext(lambda: next(keys)))
+    monkeypatch.setattr(watchfiles, "watch", lambda *_, **__: iter([set()] * 3))
+    monkeypatch.setattr(check, "verdict", lambda exercise: seen.append(exercise.number) or False)
+    monkeypatch.setattr(check, "reset", lambda exercise: seen.append("reset"))
+    code, out = typed("18", "--watch")
+    assert code == 1 and "hint 1 of 3" in out and "0 of 32 done" in out
+    assert seen == ["18", "reset"]
 
 
 def test_hints_come_one_by_one(typed):
@@ -167,7 +199,7 @@ def test_a_solution_is_shown_after_a_question_only(typed, monkeypatch):
     ("words", "message"),
     [
         (["99"], "there is no exercise 99"),
-        (["--hint"], "which one?"),
+        (["--reset"], "which one?"),
         (["01", "--all"], "leave the number out"),
         (["x"], "there is no exercise x"),
     ],

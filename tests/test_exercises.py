@@ -1,4 +1,4 @@
-"""Each exercise: the given file fails, ours passes, another right way passes, wrong ways fail.
+"""Each exercise: the given file fails, ours passes, another right way passes, two wrong ones fail.
 
 tests/exercises/NN.py holds the other ways: RIGHT and WRONG, edits of our solution.
 """
@@ -12,7 +12,7 @@ from exercises import check
 from exercises.checks import ranks
 
 EXERCISES = check.all_exercises()
-QUICK = {"01", "04", "07", "10", "13", "21", "23", "24", "26", "28"}  # the others are slow tests
+QUICK = {"01", "07", "10", "15", "24", "27", "31", "36"}  # the others are slow tests
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -70,7 +70,8 @@ def test_an_exercise_is_whole(exercise):
     given, solution = exercise.file.read_text(), exercise.solution
     assert given.split('"""')[1] == solution.split('"""')[1], "one docstring"
     assert f"check.py {exercise.number}" in given.split('"""')[1]
-    assert given != solution and len(given.splitlines()) <= 70
+    assert given != solution and len(given.splitlines()) <= 80
+    assert ranks.load(exercise.check).LEARNT
 
 
 def test_a_diff_of_another_text_is_refused():
@@ -86,4 +87,5 @@ def test_the_page_lists_all_in_order():
         r"^\| (\d\d) \| \[`(\w+)`\]\((\w+)/(\w+)\.py\) \| (.+) \| .+ \|$", re.MULTILINE
     )
     wanted = [(e.number, e.file.stem[3:], e.kind, e.file.stem, e.title) for e in EXERCISES]
-    assert row.findall(text) == wanted
+    assert row.findall(text) == wanted and len(wanted) <= 32
+    assert len({e.number for e in EXERCISES}) == len(wanted)

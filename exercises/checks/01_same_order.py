@@ -6,6 +6,7 @@ from exercises.checks.common import Recorder, numbered, some
 
 WORLD_SIZES = (2, 3)
 EPOCHS, COUNT = 3, 24
+LEARNT = "DistributedSampler draws its order from seed + epoch: it has to be told each epoch."
 HINTS = (
     "Compare what a rank prints for epoch 0 and for epoch 1. What decides the order of an epoch?",
     "DistributedSampler draws the order from its seed and the number of the epoch. Who sets that?",
@@ -37,9 +38,10 @@ def judge(ranks):
             )
     for (a, one), (b, other) in combinations(enumerate(orders), 2):
         for number in range(len(ranks)):
-            if one[number] == other[number]:
+            if set(one[number]) == set(other[number]):
+                order = "the same" if one[number] == other[number] else "another"
                 return (
-                    f"rank {number} saw the images in the same order in epochs {a} and {b}: "
+                    f"rank {number} saw the same images, in {order} order, in epochs {a} and {b}: "
                     f"{some(one[number])}"
                 )
     return None

@@ -1,8 +1,19 @@
 """Every rank returns the accuracy that one process finds, without testing the whole set itself."""
 
-from exercises.checks import accuracy
+import math
+
+import torch
+import torch.nn as nn
+from torch.utils.data import TensorDataset
+
+from exercises.checks.common import secret_seed, some
 
 WORLD_SIZES = (2, 3)
+SIZES = (11, 11, 13, 7, 10, 24, 16)
+LEARNT = (
+    "To test, shard without padding, sum the counts over the ranks, and divide once by the size of "
+    "the data set: neither a padded count nor the mean of the ranks' accuracies is exact."
+)
 HINTS = (
     "Print which images each rank tests: 11 images on two ranks. How many are that in all?",
     "DistributedSampler gives all ranks equally many images; if that does not come out even, it "
@@ -10,5 +21,70 @@ HINTS = (
     "A test needs no DistributedSampler: take "
     "Subset(dataset, range(rank, len(dataset), world_size)) on each rank.",
 )
-observe = accuracy.observe
-judge = accuracy.judge
+
+
+class Noting(nn.Module):
+    """A linear model that notes the images it is given by their last feature: `seen`."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.seen = nn.Linear(4, 3), []
+
+    def forward(self, x):
+        self.seen += x[:, -1].int().tolist()
+        return self.linear(x[:, :-1])
+
+
+def observe(mine):
+    seed = secret_seed()
+    return {
+        "cases": [one_case(mine, seed + n, size, 0.4 * (n > 0)) for n, size in enumerate(SIZES)]
+    }
+
+
+def one_case(mine, seed, size, share):
+    """`share` of the images get a random label; how many are right is known after the test only."""
+    torch.manual_seed(seed)
+    model = Noting()
+    x = torch.cat([torch.randn(size, 4), torch.arange(size)[:, None]], dim=1)
+    labels = torch.randint(3, (size,))
+    with torch.no_grad():
+        labels = torch.where(torch.rand(size) < share, labels, model(x).argmax(1))
+    model.seen.clear()
+    result = mine.evaluate(model, TensorDataset(x, labels))
+    seen = list(model.seen)
+    with torch.no_grad():
+        right = (model.eval()(x).argmax(1) == labels).sum().item()
+    return {"result": result, "seen": seen, "right": right}
+
+
+def judge(ranks):
+    for number in range(len(SIZES)):
+        if wrong := judge_case(SIZES[number], [rank["cases"][number] for rank in ranks]):
+            return wrong
+    return None
+
+
+def judge_case(count, found):
+    right, results = found[0]["right"], [values["result"] for values in found]
+    if strange := [
+        r for r in results if not isinstance(r, (int, float)) and not torch.is_tensor(r)
+    ]:
+        return f"evaluate is to return a number; it returned {strange[0]!r}"
+    tested = [len(values["seen"]) for values in found]
+    if any(not math.isclose(result, 100 * right / count, abs_tol=1e-3) for result in results):
+        return (
+            f"the model is right on {right} of {count} images, {100 * right / count:.2f} %; the "
+            f"ranks tested {some(tested)} images and returned "
+            f"{some([f'{float(result):.2f} %' for result in results])}"
+        )
+    if missing := sorted(set(range(count)) - {image for v in found for image in v["seen"]}):
+        return f"the figure is right, but no rank has tested the images {some(missing)}"
+    most = -(-count // len(found))
+    for rank, images in enumerate(tested):
+        if images > most:
+            return (
+                f"the figure is right, but rank {rank} tested {images} of {count} images; with "
+                f"{len(found)} ranks {most} are enough"
+            )
+    return None

@@ -3,11 +3,17 @@
 import math
 
 import torch
+import torch.distributed as dist
 
-from exercises.checks import accumulation
+from exercises.checks.common import Watch, alone, first_difference, linear, together
 
 WORLD_SIZES = (2, 3)
 CASES = ((2, 2), (6, 3), (8, 4), (3, 1))  # micro-batches, how many of them make a step
+LR = 0.3
+LEARNT = (
+    "The backward pass outside of no_sync averages what .grad has added up: it must be the last "
+    "of a step, and its forward pass must be outside as well."
+)
 HINTS = (
     "Print for each micro-batch if it is inside no_sync, and if a step follows. In which one are "
     "the gradients averaged?",
@@ -17,44 +23,42 @@ HINTS = (
 )
 
 
+def batches(count, rank):
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(count, 4, 3, dtype=torch.float64, generator=generator)
+    return list(zip(x, torch.randn(count, 4, 2, dtype=torch.float64, generator=generator)))
+
+
 def observe(mine):
-    weights = [accumulation.observe_case(mine, *case) for case in CASES]
-    return {"weights": weights, "reduced": [reduced(mine, *case) for case in CASES]}
+    return {"cases": [one_case(mine, *case) for case in CASES]}
 
 
-def reduced(mine, count, k):
-    """How often as many numbers were reduced as the model has: also those that DDP sends."""
+def one_case(mine, count, k):
+    """The weights after each step, and how often all gradients were reduced, also by DDP."""
+    watch = Watch(linear(dist.get_rank(), 3, 2))
     with torch.autograd.profiler.profile(record_shapes=True) as profile:
-        weights = accumulation.observe_case(mine, count, k)
+        mine.train(watch.model, batches(count, dist.get_rank()), k, LR)
     numbers = sum(
         math.prod(shape)
         for event in profile.function_events
         if event.name in ("gloo:all_reduce", "gloo:reduce")
         for shape in event.input_shapes
     )
-    return numbers // len(weights[0])
+    steps = watch.found()["steps"]
+    return {"steps": steps, "reduced": numbers // len(steps[0])}
 
 
 def judge(ranks):
     for case, (count, k) in enumerate(CASES):
-        found = [rank["weights"][case] for rank in ranks]
-        wrong = judge_ranks(found) or accumulation.judge_case(count, k, found)
-        times, steps = max(rank["reduced"][case] for rank in ranks), count // k
-        if wrong is None and times > steps:
+        every = list(zip(*(batches(count, rank) for rank in range(len(ranks)))))
+        steps = [together(sum(every[n : n + k], ())) for n in range(0, count, k)]
+        once = alone(linear(0, 3, 2), steps, lr=LR)
+        wanted = [once[n // k] for n in range(count + 1)]  # before each micro-batch, and at the end
+        wrong = first_difference([r["cases"][case]["steps"] for r in ranks], wanted, "micro-batch")
+        times = max(rank["cases"][case]["reduced"] for rank in ranks)
+        if wrong is None and times > count // k:
             wrong = f"the weights are right, but all gradients were averaged {times} times, in "
-            wrong += f"{steps} step{'s' * (steps > 1)}"
+            wrong += f"{count // k} step{'s' * (count > k)}"
         if wrong:
             return f"{count} micro-batches, k={k}; {wrong}"
-    return None
-
-
-def judge_ranks(found):
-    for done, weights in enumerate(zip(*found)):
-        for rank, others in enumerate(weights):
-            if not torch.equal(others, weights[0]):
-                error = (others - weights[0]).abs().max().item()
-                return (
-                    f"after micro-batch {done - 1} the weights of rank {rank} differ from those of "
-                    f"rank 0 by up to {error:.2g}"
-                )
     return None

@@ -2,14 +2,14 @@
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 import torch.nn.functional as F
 
-from exercises.checks.common import note_weights, weights
+from exercises.checks.common import Watch, linear, rank_data, together
 
 WORLD_SIZES = (2, 3)
-STEPS, MAX_NORM, RATE = 8, 4.0, 0.1
-OVERFLOW = 1  # the step in which a gradient is infinite: the scaler skips it and halves its scale
+STEPS, MAX_NORM, RATE = 8, 1.0, 0.1
+OVERFLOW = 1  # in this step the last rank has an infinite gradient: all skip it, halve the scale
+LEARNT = "Unscale before you clip. DDP averages before both, so all ranks see an infinite gradient."
 HINTS = (
     "Print what clip_grad_norm_ returns: the norm of the gradients that it was given.",
     "The scaler multiplies the loss, and by that all gradients, by 65,536. scaler.step divides "
@@ -19,22 +19,10 @@ HINTS = (
 )
 
 
-def make_model(seed):
-    torch.manual_seed(seed)
-    return nn.Linear(3, 1)
-
-
-def data(rank):
-    torch.manual_seed(100 + rank)
-    x = torch.rand(6, 3)
-    return x, x.sum(1, keepdim=True) * (1 + rank)
-
-
 def observe(mine):
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    model, scales = make_model(seed=rank), []
-    notes = note_weights(model)
-    x, y = data(rank)
+    watch, scales = Watch(linear(rank).float()), []
+    x, y = (tensor.float() for tensor in rank_data(rank))
 
     def listen(_, inputs, out):
         if out.requires_grad:
@@ -42,11 +30,12 @@ def observe(mine):
 
     def backward(gradient, out):
         scales.append(scale(gradient, out, y))
-        return gradient * torch.inf if len(scales) == OVERFLOW + 1 else gradient
+        overflow = len(scales) == OVERFLOW + 1 and rank == world_size - 1
+        return gradient * torch.inf if overflow else gradient
 
-    model.register_forward_hook(listen)
-    mine.train(model, x, y, MAX_NORM, STEPS)
-    found = [torch.cat([note["weight"][0], note["bias"]]) for note in [*notes, weights(model)]]
+    watch.model.register_forward_hook(listen)
+    mine.train(watch.model, x, y, MAX_NORM, STEPS)
+    found = watch.found()["steps"]
     return {"found": found, "wanted": wanted(found, world_size), "scales": scales}
 
 
@@ -57,8 +46,8 @@ def scale(gradient, out, y):
 
 def wanted(found, world_size):
     """What each step would add to the weights without a scaler: [(clipped, not clipped), ...]."""
-    model, added = make_model(seed=0), []
-    x, y = (torch.cat(parts) for parts in zip(*map(data, range(world_size))))
+    model, added = linear(0).float(), []
+    x, y = (tensor.float() for tensor in together(map(rank_data, range(world_size))))
     for start in found[:-1]:
         model.load_state_dict({"weight": start[None, :-1], "bias": start[-1:]})
         model.zero_grad()

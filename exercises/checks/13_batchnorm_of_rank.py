@@ -6,6 +6,9 @@ import torch.nn as nn
 
 WORLD_SIZES = (2, 3)
 STEPS = 6
+LEARNT = (
+    "DDP averages gradients, not BatchNorm's statistics: each rank has those of its own batches."
+)
 HINTS = (
     "Which numbers of the model does the test use, and are they equal on all ranks? Compare "
     "model.state_dict() of two ranks after the last step.",

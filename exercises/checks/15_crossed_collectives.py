@@ -3,6 +3,7 @@
 import torch.distributed as dist
 
 WORLD_SIZES = (2, 3)
+LEARNT = "A collective has no name: the n-th call of a rank meets the n-th call of the others."
 HINTS = (
     "Print the name before each all_reduce on every rank. Which names does the first call add up?",
     "An all_reduce has no name: the n-th call of one rank meets the n-th call of the other. A dict "

@@ -9,6 +9,10 @@ from exercises.checks.common import digits
 
 WORLD_SIZES = (2, 3)
 EPOCHS, BATCHES = 3, 2
+LEARNT = (
+    "A forward pass of the DDP model broadcasts buffers, so it is a collective: all ranks, or"
+    " .module."
+)
 HINTS = (
     "In which line does each rank wait? A collective needs all ranks, and two different ones do "
     "not meet. Which collective is there in rank 0's line?",

@@ -4,6 +4,7 @@ import torch
 
 WORLD_SIZES = (2, 3)
 TARGET, EPOCHS = 0.02, 100
+LEARNT = "Ranks that leave a loop decide by one number that all of them have, never by their own."
 HINTS = (
     "Which rank still waits, and in which collective? Which rank does not come?",
     "The condition looks at the loss of this rank; every rank has another one.",

@@ -8,6 +8,7 @@ from exercises.checks.common import some
 
 WORLD_SIZES = (2, 4)
 NODES = {2: (1, 1), 4: (1, 3)}  # the processes of each node, and its GPUs
+LEARNT = "RANK counts all processes of a job, LOCAL_RANK those of a node: GPUs go by LOCAL_RANK."
 HINTS = (
     "Write down, for each process of both nodes, which GPU it takes and which its node has.",
     "RANK counts the processes of all nodes. The GPUs of each node are numbered from 0.",

@@ -16,6 +16,7 @@ ON_A_NODE = 2
 ROUNDS = ("all come together", "rank 0 comes first", "the file is there")
 CONTENT = bytes(range(200))
 STILL, LOOPS = 0.5, 2.0  # seconds without, or of, processor time: a rank that waits
+LEARNT = "One rank per node writes, and a barrier comes before anyone looks at the file."
 HINTS = (
     "Who downloads on each node, and what do the others do meanwhile?",
     "One rank of each node (LOCAL_RANK) downloads. The others have to wait for it before they look "

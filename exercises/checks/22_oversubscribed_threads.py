@@ -6,6 +6,7 @@ import torch
 
 WORLD_SIZES = (2, 3)
 CORES, CHOSEN = (8, 13, 1), 5
+LEARNT = "Processes on one computer share its cores: divide the threads among them."
 HINTS = (
     "Multiply: how many threads compute at a time, in all processes together? How many cores?",
     "Each process is told the number of all cores, and does not know that others compute as well.",

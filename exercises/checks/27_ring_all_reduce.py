@@ -7,7 +7,8 @@ from exercises.checks.common import Collectives
 
 WORLD_SIZES = (2, 3)
 SHAPES = ((12,), (7,), (3, 5), (1,), (2,), (1000,), (1, 100), ())
-ALLOWED = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
+ALLOWED = {"send", "recv"}  # of the group: isend, irecv and batch_isend_irecv end there
+LEARNT = "In a ring each rank sends 2 (N - 1) / N of the tensor, however many ranks there are."
 HINTS = (
     "Play it with three ranks and three chunks on paper: after two steps, which chunk is the sum "
     "on which rank? That one is the first to go round in the second half.",
@@ -26,17 +27,13 @@ def make(rank, case):
 
 def observe(mine):
     notes = Collectives()
-    from torch.distributed import distributed_c10d
-
-    # send and batch_isend_irecv start isend: each byte that is sent is noted there, once
-    distributed_c10d.isend, distributed_c10d.irecv = dist.isend, dist.irecv
     results = []
     for case in range(len(SHAPES)):
         tensor = make(dist.get_rank(), case)
         notes.calls.clear()
         mine.all_reduce(tensor)
-        sent = sum(size for name, size in notes.calls if name == "isend")
-        names = [name for name, _ in notes.calls]
+        sent = sum(size for name, size in notes.calls if name == "send")
+        names = notes.names()
         wanted = sum(make(rank, case) for rank in range(dist.get_world_size()))
         results.append({"tensor": tensor, "wanted": wanted, "sent": sent, "names": names})
     return {"results": results}

@@ -1,17 +1,48 @@
-"""What the checks share: data and models that show what a rank has seen."""
+"""What the checks share: data, what a rank has seen, and how its steps differ from one process."""
 
-import sys
+import random
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+import torch.nn.functional as F
 from torch.utils.data import TensorDataset
+
+# ---------------------------------------------------------------- data
 
 
 def numbered(count: int) -> TensorDataset:
     """A data set of (input, label) whose input i is [i, 1.0]: a model can see which one it gets."""
     numbers = torch.arange(count, dtype=torch.float32)
     return TensorDataset(torch.stack([numbers, torch.ones(count)], dim=1), torch.zeros(count, 1))
+
+
+def rank_data(rank: int, rows: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    """x (rows, 2) and y (rows, 1) of a rank, in float64; each rank's y has another slope."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    x = torch.rand(rows, 2, dtype=torch.float64, generator=generator)
+    return x, x.sum(1, keepdim=True) * (1 + rank)
+
+
+def together(parts) -> list[torch.Tensor]:
+    """[(x, y) of each rank] -> x and y of one process that has the data of all ranks."""
+    return [torch.cat(same) for same in zip(*parts)]
+
+
+def linear(seed: int, inputs: int = 2, outputs: int = 1) -> nn.Module:
+    """A linear model in float64 whose weights are drawn from the seed."""
+    torch.manual_seed(seed)
+    return nn.Linear(inputs, outputs).double()
+
+
+def secret_seed() -> int:
+    """A new number in each run, the same on all ranks: no answer can know the case beforehand."""
+    seed = [random.SystemRandom().randrange(10**6)]
+    dist.broadcast_object_list(seed, src=0)
+    return seed[0]
+
+
+# ---------------------------------------------------------------- what a rank has done
 
 
 class Recorder(nn.Module):
@@ -30,58 +61,19 @@ class Recorder(nn.Module):
         return out
 
 
-def some(numbers, most: int = 6) -> str:
-    """The first of some numbers, as text: '3, 17, 4, ...'."""
-    numbers = list(numbers)
-    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
+class Watch:
+    """Notes the parameters of a model before each forward pass, and the rows it is given."""
 
+    def __init__(self, model: nn.Module):
+        self.model, self.steps, self.rows = model, [], 0
+        model.register_forward_pre_hook(self.note)
 
-def number(value):
-    """A float if the value is a number or a tensor of one; otherwise its text."""
-    if torch.is_tensor(value) and value.numel() == 1:
-        value = value.item()
-    return float(value) if isinstance(value, (int, float)) else repr(value)
+    def note(self, model, inputs):
+        self.steps.append(parameters(model))
+        self.rows += len(inputs[0])
 
-
-class Collectives:
-    """Notes every collective that Python code starts on this rank: `calls`, as (name, bytes).
-
-    Those that DistributedDataParallel starts itself are not seen: they are started in C++.
-    """
-
-    NAMES = "all_reduce broadcast reduce all_gather all_gather_into_tensor reduce_scatter gather "
-    NAMES += "reduce_scatter_tensor scatter barrier send recv isend irecv broadcast_object_list "
-    NAMES += "all_gather_object batch_isend_irecv all_to_all_single"
-
-    def __init__(self):
-        self.calls = []
-        for name in self.NAMES.split():
-            original = getattr(dist, name)
-            noting = self.noting(name, original)
-            setattr(dist, name, noting)
-            for module in list(sys.modules.values()):  # from torch.distributed import all_reduce
-                if not module.__name__.startswith("torch") and vars(module).get(name) is original:
-                    setattr(module, name, noting)
-
-    def noting(self, name, original):
-        def call(*args, **kwargs):
-            tensors = [value for value in (*args, *kwargs.values()) if torch.is_tensor(value)]
-            self.calls.append((name, sum(t.numel() * t.element_size() for t in tensors[-1:])))
-            return original(*args, **kwargs)
-
-        return call
-
-
-def weights(model: nn.Module) -> dict:
-    """A copy of the parameters: {name: tensor}."""
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def note_weights(model: nn.Module) -> list:
-    """A list that gets a copy of the parameters before each forward pass of the model."""
-    notes = []
-    model.register_forward_pre_hook(lambda *_: notes.append(weights(model)))
-    return notes
+    def found(self) -> dict:
+        return {"steps": [*self.steps, parameters(self.model)], "rows": self.rows}
 
 
 def parameters(model: nn.Module) -> torch.Tensor:
@@ -89,24 +81,131 @@ def parameters(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def note_rows(model: nn.Module) -> list:
-    """A list that gets the number of rows of each batch that the model is given."""
-    rows = []
-    model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
-    return rows
+class Collectives:
+    """Notes every collective that Python code starts on this rank: `calls`, as (name, bytes).
+
+    They are noted below torch.distributed's functions, in the methods of ProcessGroup, where each
+    name of a function (all_gather_into_tensor, all_gather_single) and `group.WORLD.allreduce` ends.
+    The bytes are those of the larger side, what is given or what is received. Those that
+    DistributedDataParallel starts itself are not seen: they are started in C++.
+    """
+
+    NAMES = {  # of the methods, in PyTorch 2.11 to 2.14 -> of the function
+        "all_reduce": ["allreduce", "allreduce_coalesced"],
+        "all_gather": ["allgather", "allgather_coalesced", "allgather_into_tensor_coalesced"],
+        "all_gather_single": [
+            "_allgather_base",
+            "all_gather_single",
+            "all_gather_single_coalesced",
+        ],
+        "reduce_scatter": ["reduce_scatter", "reduce_scatter_tensor_coalesced"],
+        "reduce_scatter_single": ["_reduce_scatter_base", "reduce_scatter_single"],
+        "all_to_all": ["alltoall", "alltoall_base", "all_to_all_single"],
+        "gather": ["gather", "gather_into_tensor", "gather_single"],
+        "recv": ["recv", "recv_anysource"],
+    } | {name: [name] for name in ("broadcast", "reduce", "scatter", "barrier", "send")}
+
+    def __init__(self):
+        self.calls = []
+        for name, methods in self.NAMES.items():
+            for method in methods:
+                if original := getattr(dist.ProcessGroup, method, None):
+                    setattr(dist.ProcessGroup, method, self.noting(name, original))
+
+    def noting(self, name, original):
+        def call(group, *args, **kwargs):
+            sizes = [nbytes(value) for value in (*args, *kwargs.values())]
+            self.calls.append((name, max(sizes, default=0)))
+            return self.started(name, max(sizes, default=0), original(group, *args, **kwargs))
+
+        return call
+
+    def started(self, name, size, work):
+        """What the caller gets: a place for who wants to know when it is waited for."""
+        return work
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
 
 
-def too_many_rows(ranks: list, most: int) -> str | None:
-    """Has a rank computed the others' data as well? Its "rows" are what note_rows has noted."""
-    for number, rank in enumerate(ranks):
-        if (given := sum(rank["rows"])) > most:
+def nbytes(value) -> int:
+    """Of a tensor, or of all tensors in lists of them."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(nbytes, value))
+    return value.nbytes if torch.is_tensor(value) else 0
+
+
+# ---------------------------------------------------------------- what it is compared with
+
+
+def alone(model: nn.Module, batches, loss=F.mse_loss, lr=0.1, **sgd) -> list[torch.Tensor]:
+    """The parameters of one process before its first step, and after each step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **sgd)
+    found = [parameters(model)]
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+        found.append(parameters(model))
+    return found
+
+
+def first_difference(ranks: list[list], wanted: list, unit: str = "step") -> str | None:
+    """Where the parameters of a rank, noted at each step, leave those of one process: in words."""
+    for number, steps in enumerate(ranks):
+        if len(steps) != len(wanted):
             return (
-                f"the result is right, but the model of rank {number} was given {given} rows in "
-                f"all; with its own data alone they are {most}"
+                f"rank {number} called the model {len(steps) - 1} times to train; "
+                f"{len(wanted) - 1} were to be"
+            )
+    for step, right in enumerate(wanted):
+        for number, steps in enumerate(ranks):
+            if not close(steps[step], right):
+                when = f"after {unit} {step}" if step else f"before the first {unit}"
+                each = "; ".join(f"rank {n} has {digits(r[step])}" for n, r in enumerate(ranks))
+                return (
+                    f"the weights {when}: {each}. One process with the data of all ranks has "
+                    f"{digits(right)}{how_far(number, steps, wanted, step)}"
+                )
+    return None
+
+
+def how_far(number: int, steps: list, wanted: list, step: int) -> str:
+    """If a step went the right way, but not as far: how far it went."""
+    if step == 0:
+        return ""
+    change, right = steps[step] - steps[step - 1], wanted[step] - wanted[step - 1]
+    factor = (change @ right / (right @ right)).item() if right.any() else 1.0
+    if not close(change, factor * right):
+        return ""
+    return f": rank {number} moved {factor:.2f} times as far"
+
+
+def too_many_rows(ranks: list[dict], most: int) -> str | None:
+    """Has a rank computed the others' data as well? Its "rows" are what Watch has noted."""
+    for number, rank in enumerate(ranks):
+        if rank["rows"] > most:
+            return (
+                f"the result is right, but the model of rank {number} was given {rank['rows']} "
+                f"rows in all; with its own data alone they are {most}"
             )
     return None
 
 
+def close(one, other) -> bool:
+    """Equal up to rounding; a count may have been float32."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
+# ---------------------------------------------------------------- words
+
+
+def some(values, most: int = 6) -> str:
+    """The first of some values, as text: '3, 17, 4, ...'."""
+    values = list(values)
+    return ", ".join(map(str, values[:most])) + (", ..." if len(values) > most else "")
+
+
 def digits(tensor) -> str:
-    """The numbers of a small tensor, as text: '0.1234, -1.5'."""
-    return ", ".join(f"{number:.4g}" for number in tensor.flatten().tolist())
+    """The first numbers of a tensor, as text: '[0.1234, -1.5]'."""
+    return f"[{some([f'{number:.4g}' for number in tensor.flatten().tolist()], 4)}]"

@@ -261,3 +261,39 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
         if found := re.search(pattern, stack.read_text()):
             rank.place = line(file, int(found[1]))
     return rank
+
+
+# ---------------------------------------------------------------- in words
+
+STUB = "NotImplementedError: "  # raised by the functions that a reader is to write
+
+
+def failure(seen: list[Rank]) -> str | None:
+    """What went wrong if not all ranks came to their end: the cause, not a rank that waited."""
+    ends = ["died", "prints", "computes", "raised"]  # the cause first: others may fail by it
+    for rank in sorted(seen, key=lambda rank: [*ends, rank.end].index(rank.end)):
+        place = f" in {rank.place}" if rank.place else ""
+        if rank.end == "died":
+            return f"the process of rank {rank.number} ended by itself{tail(rank)}"
+        if rank.end == "prints":
+            return f"rank {rank.number} printed more than {FLOOD:,} bytes: an endless loop?"
+        if rank.end == "computes":
+            spent = f"{BUSY:.0f} s of processor time"
+            return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
+        if rank.message.startswith(STUB):
+            return rank.message.removeprefix(STUB)
+        if rank.end == "raised":
+            return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
+    if all(rank.end == "finished" for rank in seen):
+        return None
+    lines = ["it hangs:"]
+    for rank in seen:
+        place = f"waits in {rank.place or 'code outside your file'}"
+        lines.append(f"rank {rank.number} {'has finished' if rank.end == 'finished' else place}")
+    return "\n".join(lines)
+
+
+def tail(rank: Rank) -> str:
+    """The last lines that a rank has printed."""
+    lines = rank.output.strip().splitlines()[-3:]
+    return "".join(f"\n  it printed: {line}" for line in lines)

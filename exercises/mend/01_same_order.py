@@ -1,7 +1,8 @@
 """DDP: every epoch has the same order
 
 Nothing fails, and the loss falls. But the model sees the images in the same order, in the same
-batches, in every epoch, as if they were not shuffled. Mend `train`, keep its name and parameters.
+batches, in every epoch, as if they were not shuffled. In each epoch all images are to be assigned
+to the ranks anew, each to one of them. Mend `train`, keep its name and parameters.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/01_same_order.py   # shows it
 python exercises/check.py 01                                               # is it mended?
@@ -9,7 +10,7 @@ python exercises/check.py 01                                               # is 
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn
+import torch.distributed.nn  # before there is a group: docs/backends.md says why
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

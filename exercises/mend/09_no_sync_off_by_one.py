@@ -13,7 +13,7 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn
+import torch.distributed.nn  # before there is a group: docs/backends.md says why
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 

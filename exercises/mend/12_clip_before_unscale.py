@@ -2,8 +2,8 @@
 
 The same script without the scaler learns well. With it, each step is to change the weights as it
 would without: by the average gradient of all ranks, clipped to the norm `max_norm`, times the
-learning rate. The scaler stays: with fp16 autocast small gradients become 0 without it. Mend
-`train`, keep its name and parameters.
+learning rate. If a gradient is infinite on one rank, all ranks skip the step. The scaler stays:
+with fp16 autocast small gradients become 0 without it. Mend `train`, keep its name and parameters.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/12_clip_before_unscale.py  # shows it
 python exercises/check.py 12                                                       # mended?
@@ -11,7 +11,7 @@ python exercises/check.py 12                                                    
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn
+import torch.distributed.nn  # before there is a group: docs/backends.md says why
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 

@@ -12,7 +12,6 @@ from collections import Counter
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn
 
 
 def totals(counts):

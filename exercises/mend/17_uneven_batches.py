@@ -11,7 +11,7 @@ python exercises/check.py 17                                                   #
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn
+import torch.distributed.nn  # before there is a group: docs/backends.md says why
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 

@@ -13,7 +13,6 @@ import time
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn
 import torch.multiprocessing as mp
 
 

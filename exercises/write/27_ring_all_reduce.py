@@ -9,6 +9,7 @@ Write `all_reduce` with send, recv, isend and irecv of torch.distributed only.
 The number to reach: on N ranks, each sends at most 2 (N - 1) chunks; a chunk has one N-th of the
 elements, rounded up.
 
+torchrun --standalone --nproc-per-node 2 exercises/write/27_ring_all_reduce.py   # to play with
 python exercises/check.py 27
 """
 
@@ -24,3 +25,16 @@ def all_reduce(tensor):
             elements than there are ranks.
     """
     raise NotImplementedError("all_reduce is yours to write")
+
+
+def main():
+    dist.init_process_group("gloo")
+    tensor = torch.arange(6.0) * (1 + dist.get_rank())
+    all_reduce(tensor)
+    print(f"rank {dist.get_rank()}: {tensor.tolist()}")
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

@@ -1,56 +1,50 @@
-GIVEN = (
-    "the model is right on 11 of 11 images, 100.00 %; the ranks tested 6 and 6 images and "
-    "returned 109.09 % and 109.09 %"
-)
-SHARD = "    shard = Subset(dataset, range(dist.get_rank(), len(dataset), dist.get_world_size()))\n"
-SAMPLER = (
-    "    from torch.utils.data import DistributedSampler\n"
-    "    sampler = DistributedSampler(dataset, shuffle=False)\n"
-)
-LOADER = "DataLoader(shard, batch_size=4)"
-PADDED = [(SHARD, SAMPLER), (LOADER, "DataLoader(dataset, batch_size=4, sampler=sampler)")]
-COUNT = ("correct = torch.tensor(0)", "correct = torch.tensor([0, 0])")
-COUNTED = (
-    "correct += (model(x).argmax(dim=1) == y).sum()",
-    "correct += torch.tensor([(model(x).argmax(dim=1) == y).sum(), len(y)])",
-)
+GIVEN = "returned 109.09 %, 109.09 %"
+SHARD = "range(dist.get_rank(), len(dataset), dist.get_world_size())"
+REDUCE = "    dist.all_reduce(correct)\n"
 RESULT = "100 * correct.item() / len(dataset)"
+OWN = "100 * correct / max(1, len(shard))"
 RIGHT = {
-    "blocks in place of every N-th": [
+    "objects are gathered": [
         (
-            "range(dist.get_rank(), len(dataset), dist.get_world_size())",
-            "torch.arange(len(dataset)).tensor_split(dist.get_world_size())[dist.get_rank()]",
+            REDUCE + f"    return {RESULT}",
+            "    counts = [None] * dist.get_world_size()\n"
+            "    dist.all_gather_object(counts, (correct.item(), len(shard)))\n"
+            "    return 100 * sum(c for c, _ in counts) / sum(n for _, n in counts)",
         )
-    ],
-    "the repeated images are tested, and not counted": [
-        *PADDED,
-        ("        for x, y in loader:", "        for step, (x, y) in enumerate(loader):"),
-        (
-            "correct += (model(x).argmax(dim=1) == y).sum()",
-            "at = torch.arange(step * 4, step * 4 + len(y)) * dist.get_world_size()\n"
-            "            once = at + dist.get_rank() < len(dataset)\n"
-            "            correct += ((model(x).argmax(dim=1) == y) & once).sum()",
-        ),
-    ],
+    ]
 }
 WRONG = {
-    "divided by the number that was tested": (
-        [*PADDED, COUNT, COUNTED, (RESULT, "(100 * correct[0] / correct[1]).item()")],
-        "right on 10 of 11 images, 90.91 %; the ranks tested 6 and 6 images and returned 91.67 %",
-    ),
-    "the end of the data is dropped": (
+    "the mean of the ranks' accuracies": (
         [
-            (SHARD, SAMPLER.replace("False", "False, drop_last=True")),
-            (LOADER, "DataLoader(dataset, batch_size=4, sampler=sampler)"),
+            (
+                REDUCE + f"    return {RESULT}",
+                f"    mean = {OWN} / dist.get_world_size()\n"
+                "    dist.all_reduce(mean)\n    return mean.item()",
+            )
         ],
-        "the ranks tested 5 and 5 images and returned 90.91 % and 90.91 %",
+        "returned",
     ),
     "never above 100": (
-        [*PADDED, (RESULT, f"min(100.0, {RESULT})")],
-        "right on 10 of 11 images, 90.91 %; the ranks tested 6 and 6 images and returned 100.00 %",
+        [
+            (
+                SHARD,
+                "[i % len(dataset) for i in "
+                + SHARD.replace(
+                    "len(dataset)",
+                    "-(-len(dataset) // dist.get_world_size()) * dist.get_world_size()",
+                )
+                + "]",
+            ),
+            (RESULT, f"min(100.0, {RESULT})"),
+        ],
+        "the model is right on",
     ),
     "every rank tests everything": (
-        [(SHARD, "    shard = dataset\n"), (RESULT, f"{RESULT} / dist.get_world_size()")],
-        "the figure is right, but rank 0 tested 11 of 11 images; with 2 ranks 6 are enough",
+        [(SHARD, "range(len(dataset))"), (RESULT, f"{RESULT} / dist.get_world_size()")],
+        "6 are enough",
+    ),
+    "only rank 0 knows": (
+        [("dist.all_reduce(correct)", "dist.reduce(correct, dst=0)")],
+        "returned",
     ),
 }

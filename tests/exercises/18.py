@@ -1,8 +1,10 @@
 GIVEN = "rank 1 waits in line"
 RIGHT = {
-    "any rank is above": [
-        ("mean = loss.detach().clone()", "mean = torch.stack([loss.detach()])"),
-        ("dist.all_reduce(mean)", "dist.all_reduce(mean, op=dist.ReduceOp.SUM)"),
+    "rank 0 decides for all": [
+        (
+            "dist.all_reduce(mean)  # all ranks decide by the same number",
+            "dist.reduce(mean, dst=0)\n        dist.broadcast(mean, src=0)",
+        )
     ]
 }
 WRONG = {
@@ -10,11 +12,7 @@ WRONG = {
         [("        if mean.item() / dist.get_world_size() < target:", "        if False:")],
         "all stopped after 100 epochs",
     ),
-    "the sum in place of the mean": (
-        [("mean.item() / dist.get_world_size()", "mean.item()")],
-        "the loss was below",
-    ),
-    "rank 0 decides alone": (
+    "rank 0 alone knows": (
         [("dist.all_reduce(mean)", "dist.reduce(mean, dst=0)")],
         "it hangs",
     ),

@@ -1,0 +1,57 @@
+"""Average gradients with hooks, as DDP does
+
+The chain, first step. Here is the naive average: after the backward pass, one all_reduce for each
+gradient, and the ranks only wait. Start each call as soon as its gradient is there, while the
+backward pass goes on: `step` is no more called upon to average.
+
+The number to reach: the first call begins before the backward pass ends. No DDP.
+
+torchrun --standalone --nproc-per-node 2 exercises/chain/23_averaging_hook.py   # to play with
+python exercises/check.py 23
+"""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: docs/backends.md says why
+import torch.nn as nn
+
+
+class Parallel:
+    """Trains the model on all ranks by Adam.
+
+    Args:
+        model: its parameters become those of rank 0, and all of them take part in each step.
+        cap_bytes: the largest bucket, from 24 on; no gradient has more.
+    """
+
+    def __init__(self, model, lr, cap_bytes):
+        self.parameters = list(model.parameters())
+        for parameter in self.parameters:
+            dist.broadcast(parameter.data, src=0)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=lr)
+
+    def step(self):
+        """After a backward pass: update the parameters by the average of the ranks' gradients."""
+        for parameter in self.parameters:
+            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    parallel = Parallel(model, lr=0.01, cap_bytes=160)
+    for _ in range(3):
+        x = torch.rand(16, 4)
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        parallel.step()
+        print(f"rank {dist.get_rank()}: loss {loss:.4f}, a weight {model[0].weight[0, 0]:.6f}")
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()

@@ -1,0 +1,51 @@
+"""All ranks have one split, drawn from the seed; what they draw afterwards is their own."""
+
+import torch
+import torch.distributed as dist
+
+from exercises.checks.common import numbered, some
+
+WORLD_SIZES = (2, 3)
+CASES = ((24, 6, 1), (24, 6, 2), (25, 9, 1), (25, 9, 1))  # images, validation, seed
+LEARNT = "What all ranks must draw alike gets a generator of its own, with a seed that all share."
+HINTS = (
+    "Which images does each rank validate on, and where does random_split take its numbers from?",
+    "It draws from PyTorch's global generator, whose seed differs between ranks, as it should: "
+    "seeding that one alike would give all ranks the same augmentation.",
+    "random_split(dataset, lengths, torch.Generator().manual_seed(seed)).",
+)
+
+
+def observe(mine):
+    torch.manual_seed(dist.get_rank())
+    found = []
+    for size, count, seed in CASES:
+        state = torch.get_rng_state()
+        training, validation = (
+            [int(x[0]) for x, _ in part] for part in mine.split(numbered(size), count, seed)
+        )
+        left = torch.equal(state, torch.get_rng_state())
+        found.append({"training": training, "validation": validation, "left": left})
+        torch.rand(1)
+    return {"found": found}
+
+
+def judge(ranks):
+    for (size, count, _), found in zip(CASES, zip(*(rank["found"] for rank in ranks))):
+        for number, one in enumerate(found):
+            if sorted(one["training"] + one["validation"]) != list(range(size)):
+                return f"on rank {number} the two parts are not the {size} images, each once"
+            if len(one["validation"]) != count:
+                return f"rank {number} validates on {len(one['validation'])} images, not {count}"
+            if set(one["validation"]) != set(found[0]["validation"]):
+                seen = sorted(set(one["validation"]) & set(found[0]["training"]))
+                return f"rank {number} validates on the images {some(seen)}; rank 0 trains on them"
+    first, other, again, once_more = (set(one["validation"]) for one in ranks[0]["found"])
+    if first == other or again != once_more:
+        return "each seed is to give a split of its own, the same one in every run"
+    if max(first) - min(first) < 6:
+        return f"the split is not random: {some(sorted(first))}"
+    for number, rank in enumerate(ranks):
+        if not all(one["left"] for one in rank["found"]):
+            return f"after the split rank {number} draws other random numbers than without it"
+    return None

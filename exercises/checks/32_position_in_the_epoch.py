@@ -1,0 +1,56 @@
+"""The rest of an epoch has the batches of a run without a stop, and nothing else is loaded."""
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from exercises.checks.common import some
+
+WORLD_SIZES = (2, 3)
+CASES = ((24, 2, 0, 0), (24, 2, 1, 2), (24, 2, 2, 3), (25, 3, 1, 1), (25, 3, 1, 4), (23, 4, 3, 2))
+LEARNT = "A position in an epoch is a number of samples in its order: skip numbers, not data."
+HINTS = (
+    "Write down the batches of epoch 1 without a stop. Which ones were left after 3 steps, and "
+    "which ones does the second run take?",
+    "The order of an epoch is known before anything is loaded: it is what the sampler yields.",
+    "list(sampler)[done * batch_size :] are the numbers that are left; a Subset of them, in order.",
+)
+
+
+class Noting(Dataset):
+    """Of numbers, which are noted when they are loaded."""
+
+    def __init__(self, size):
+        self.size, self.loaded = size, []
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        self.loaded.append(int(index))
+        return int(index)
+
+
+def observe(mine):
+    found = []
+    for size, batch_size, epoch, done in CASES:
+        dataset = Noting(size)
+        batches = [batch.tolist() for batch in mine.rest_of_epoch(dataset, batch_size, epoch, done)]
+        sampler = DistributedSampler(range(size))
+        sampler.set_epoch(epoch)
+        whole = [b.tolist() for b in DataLoader(range(size), batch_size, sampler=sampler)]
+        found.append({"batches": batches, "wanted": whole[done:], "loaded": len(dataset.loaded)})
+    return {"found": found, "rank": dist.get_rank()}
+
+
+def judge(ranks):
+    for number, (size, batch_size, epoch, done) in enumerate(CASES):
+        for rank, values in enumerate(rank["found"][number] for rank in ranks):
+            case = f"{size} images, batch_size={batch_size}, epoch {epoch}, {done} steps done: rank"
+            if values["batches"] != values["wanted"]:
+                return (
+                    f"{case} {rank} takes the batches {some(values['batches'])}; without a stop "
+                    f"it would have taken {some(values['wanted'])}"
+                )
+            if values["loaded"] > (left := sum(map(len, values["wanted"]))):
+                return f"{case} {rank} loaded {values['loaded']} images, where {left} were left"
+    return None

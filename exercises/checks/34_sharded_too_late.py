@@ -1,0 +1,60 @@
+"""The weights are those of one process with the data of all; the model is sharded meanwhile."""
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.distributed.tensor import DTensor
+
+from exercises.checks.common import close, digits, linear, rank_data, together
+
+WORLD_SIZES = (2, 3)
+STEPS, MAX_NORM = 4, 0.5
+LEARNT = "fully_shard comes before the optimizer, which would otherwise keep the old parameters."
+HINTS = (
+    "Compare id(p) of the optimizer's parameters with those of the model, before the first step.",
+    "fully_shard puts new parameters, the shards, into the model. Who still has the old ones?",
+    "Make the optimizer after fully_shard.",
+)
+
+
+def make_model():
+    return nn.Sequential(linear(1, 2, 5), nn.Tanh(), linear(2, 5, 1))
+
+
+def observe(mine):
+    model, sharded = make_model(), []
+    model.register_forward_pre_hook(lambda m, _: sharded.append(is_sharded(m)), prepend=True)
+    weights = mine.train(model, *rank_data(dist.get_rank()), MAX_NORM, STEPS)
+    whole = {n: w.detach() for n, w in weights.items() if not isinstance(w, DTensor)}
+    return {"weights": whole, "names": list(weights), "sharded": sharded and is_sharded(model)}
+
+
+def is_sharded(model):
+    return all(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def judge(ranks):
+    model = make_model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    x, y = together(map(rank_data, range(len(ranks))))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+    for number, rank in enumerate(ranks):
+        for name, wanted in model.state_dict().items():
+            if name not in rank["names"]:
+                return f"on rank {number} there is no {name} in what train returned"
+            if name not in rank["weights"] or rank["weights"][name].shape != wanted.shape:
+                return f"{name} on rank {number} is a shard; the whole weight is to be returned"
+            if not close(rank["weights"][name], wanted):
+                start = make_model().state_dict()[name]
+                return (
+                    f"{name} on rank {number} is {digits(rank['weights'][name])}, one process "
+                    f"gets {digits(wanted)}; before the training it was {digits(start)}"
+                )
+        if not rank["sharded"]:
+            return f"the weights are right, but the model of rank {number} is not sharded"
+    return None

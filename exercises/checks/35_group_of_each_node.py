@@ -1,0 +1,34 @@
+"""Each rank has the mean of its node, and nothing is sent to other nodes."""
+
+import torch.distributed as dist
+
+from exercises.checks.common import Collectives
+
+WORLD_SIZES = (4, 3)
+PER_NODE = 2
+LEARNT = "Every rank calls new_group for every group, members or not, and in one order."
+HINTS = (
+    "How many groups are made in all, and which ranks call new_group for each of them?",
+    "new_group counts its calls: the n-th call of each rank is about the same group, also on ranks "
+    "that are not in it. Here the first call is about another group on each node.",
+    "Call dist.new_group for the ranks of each node in a loop, on all ranks; use your own group.",
+)
+
+
+def observe(mine):
+    calls = Collectives().calls
+    returned = [mine.mean_of_node(2.0 ** dist.get_rank() + n, PER_NODE) for n in range(2)]
+    return {"returned": returned, "given": sum(size for _, size in calls)}
+
+
+def judge(ranks):
+    values = [2.0**number for number in range(len(ranks))]
+    for number, rank in enumerate(ranks):
+        first = number // PER_NODE * PER_NODE
+        node = values[first : first + PER_NODE]
+        for n, returned in enumerate(rank["returned"]):
+            if returned != (wanted := sum(node) / len(node) + n):
+                return f"rank {number}: the mean of its node is {wanted}; it got {returned!r}"
+        if rank["given"] > 16:
+            return f"rank {number} was to send two numbers to its node: {rank['given']} bytes"
+    return None

@@ -1,0 +1,189 @@
+"""What the checks of the chain share: a simulated link, and the figures of a step beside DDP's.
+
+No time is measured. The backward pass of a layer takes BACKWARD ms on a clock of ours; one link
+carries one call after another, each for LATENCY + bytes / BANDWIDTH, and who waits for a call waits
+on that clock. All-reduce moves 2 (N - 1) / N of its bytes, as in a ring, others half of that.
+"""
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from exercises.checks.common import Collectives, first_difference, parameters, together
+
+LAYERS, WIDTH, STEPS, LR = 6, 16, 4, 0.01
+BACKWARD, LATENCY, BANDWIDTH = 1.0, 0.2, 4096  # ms, ms, bytes per ms
+LAYER = 8 * (WIDTH + 1) * WIDTH  # bytes
+CAP = 2 * LAYER + 100  # two layers
+
+
+class Link(Collectives):
+    """Notes the calls, and when the link would have been free of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.clear()
+
+    def clear(self):
+        self.calls.clear()
+        self.now = self.free = self.busy = 0.0
+        self.computed, self.first = 0.0, None
+
+    def layer(self, _=None):
+        self.now += BACKWARD
+        self.computed += BACKWARD
+
+    def started(self, name, size, work):
+        if self.first is None:
+            self.first = self.computed
+        share = (1 + (name == "all_reduce")) * (dist.get_world_size() - 1) / dist.get_world_size()
+        took = LATENCY + share * size / BANDWIDTH
+        self.busy += took
+        self.free = max(self.free, self.now) + took
+        return Waited(self, work, self.free)
+
+    def figures(self) -> dict:
+        """Of the step: the last of its calls has to be over before the next step begins."""
+        exposed = max(self.now, self.free) - self.computed
+        return dict(calls=list(self.calls), first=self.first, busy=self.busy, exposed=exposed)
+
+
+class Waited:
+    """The work of a call; who waits for it lets the clock go on."""
+
+    def __init__(self, link, work, end):
+        self.link, self.work, self.end = link, work, end
+
+    def wait(self, *args, **kwargs):
+        self.link.now = max(self.link.now, self.end)
+        return self.work.wait(*args, **kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self.work, name)
+
+
+def make_model(seed, link=None):
+    torch.manual_seed(seed)
+    layers = []
+    for _ in range(LAYERS):
+        layers += [nn.Linear(WIDTH, WIDTH).double(), nn.Tanh()]
+    model = nn.Sequential(*layers)
+    for layer in model[::2] if link else ():
+        layer.register_forward_hook(lambda module, x, y: y.register_hook(link.layer) and None)
+    return model
+
+
+def batch(step, rank):
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    return torch.randn(2, 5, WIDTH, dtype=torch.float64, generator=generator).unbind()
+
+
+def observe(mine):
+    link, stepped = Link(), {}
+    register_optimizer_step_post_hook(lambda o, *_: stepped.__setitem__(id(o), o))
+    model = make_model(dist.get_rank(), link)
+    found = run(model, model, mine.Parallel(model, LR, CAP).step, link)
+    found["state"] = state_bytes(stepped.values())
+    model = make_model(0, link)
+    ddp_model = DistributedDataParallel(model, bucket_cap_mb=CAP / 2**20)
+    ddp_model.register_comm_hook(None, average)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+
+    def step():
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return found | {"ddp": run(ddp_model, model, step, link)}
+
+
+def average(_, bucket):
+    """As DDP does without a hook; through it the checker sees the calls."""
+    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def run(called, model, step, link):
+    """The parameters after each step, and the figures of the last one."""
+    weights = [parameters(model)]
+    for number in range(STEPS):
+        link.clear()
+        x, y = batch(number, dist.get_rank())
+        F.mse_loss(called(x), y).backward()
+        step()
+        weights.append(parameters(model))
+    return {"steps": weights} | link.figures()
+
+
+def state_bytes(optimizers):
+    """Of the averages that Adam keeps."""
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    return sum(v.nbytes for state in states for name, v in state.items() if name != "step")
+
+
+def one_process(world_size):
+    model = make_model(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    weights = [parameters(model)]
+    for step in range(STEPS):
+        x, y = together(batch(step, rank) for rank in range(world_size))
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+        weights.append(parameters(model))
+    return weights
+
+
+# ---------------------------------------------------------------- what is asked of every step
+
+
+def judge(ranks):
+    """The weights are those of one process, by calls that begin before the backward pass ends."""
+    if wrong := first_difference([rank["steps"] for rank in ranks], one_process(len(ranks))):
+        return wrong
+    for number, rank in enumerate(ranks):
+        if sum(size for _, size in rank["calls"]) < LAYERS * LAYER:
+            return f"rank {number} has given its calls less than its {LAYERS * LAYER:,} bytes"
+        if rank["first"] >= LAYERS * BACKWARD:
+            return (
+                f"the weights are right, but the first call of rank {number} began after the whole "
+                f"backward pass: the gradients of the last layer were there long before"
+            )
+    return None
+
+
+def judge_calls(ranks):
+    """In buckets: no call has more than CAP bytes, and there are as few as when they are full."""
+    most = LAYERS * LAYER // (CAP // LAYER * LAYER)
+    for number, rank in enumerate(ranks):
+        sizes = [size for _, size in rank["calls"]]
+        if max(sizes) > CAP:
+            return f"rank {number} gave a call {max(sizes):,} bytes; at most {CAP:,} are allowed"
+        if len(sizes) > most:
+            return f"rank {number} made {len(sizes)} calls in a step, where {most} are enough"
+    return None
+
+
+def judge_exposed(ranks):
+    for number, rank in enumerate(ranks):
+        if rank["exposed"] > rank["busy"] / 2:
+            return (
+                f"rank {number} waited {rank['exposed']:.1f} ms for calls that take "
+                f"{rank['busy']:.1f} ms: most of them could run while the backward pass computes"
+            )
+    return None
+
+
+def figures(ranks):
+    """Of rank 0's last step, beside DDP with buckets of the same size."""
+    whole = 2 * LAYERS * LAYER  # Adam's state: two numbers for each parameter
+    lines = ["a step of rank 0     calls    bytes   first call at   exposed   Adam's state"]
+    for name, step in (("yours", ranks[0]), ("DDP", ranks[0]["ddp"])):
+        given = sum(size for _, size in step["calls"])
+        lines.append(
+            f"{name:<19} {len(step['calls']):>6} {given:>8,} {step['first'] or 0:>12.1f} ms "
+            f"{step['exposed']:>6.1f} ms {step.get('state', whole):>8,} bytes"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,38 @@
+"""Resume in the middle of an epoch: samples are used twice, others never
+
+A run was stopped after `done` steps of an epoch. Started again, it takes as many steps as were
+left, but not those. It is to use exactly the batches that a run without a stop would have used from
+there on, without loading the images before them again. Mend `rest_of_epoch`, keep its name,
+parameters and result; the order is that of DistributedSampler with its default seed.
+
+torchrun --standalone --nproc-per-node 2 exercises/mend/32_position_in_the_epoch.py   # shows it
+python exercises/check.py 32
+"""
+
+from itertools import islice
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def rest_of_epoch(dataset, batch_size, epoch, done):
+    """-> an iterable of this rank's batches of the epoch, without the first `done` of them."""
+    sampler = DistributedSampler(dataset)
+    sampler.set_epoch(epoch)
+    loader = DataLoader(dataset, batch_size=batch_size, sampler=sampler)
+    return islice(loader, len(loader) - done)
+
+
+def main():
+    dist.init_process_group("gloo")
+    dataset = TensorDataset(torch.arange(20))
+    for done in (0, 3):
+        batches = [x.tolist() for (x,) in rest_of_epoch(dataset, 2, epoch=1, done=done)]
+        print(f"rank {dist.get_rank()} after {done} steps: {batches}")
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()
