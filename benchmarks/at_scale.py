@@ -13,7 +13,7 @@ sources of what is assumed, and what is not in the model.
 import argparse
 import importlib
 import math
-from typing import NamedTuple
+from collections import namedtuple
 from unittest.mock import patch
 
 import torch
@@ -109,10 +109,9 @@ def held(shapes: list) -> tuple[int, ...]:
 def reads(args: argparse.Namespace) -> str:
     images, per_step = MODELS[args.model][-1], args.batch // args.ranks
     sampler = DistributedSampler(range(images), args.ranks, args.rank, seed=0)
-    first, padding = str(list(sampler)[:5])[1:-1], sampler.total_size - images
-    steps = math.ceil(len(sampler) / per_step)
-    line = f"reads  images {first}, ...: {per_step} per step, {steps:,} steps per epoch"
-    return f"{line}; {padding} images are read twice"
+    first, steps = str(list(sampler)[:5])[1:-1], math.ceil(len(sampler) / per_step)
+    padding = f"{sampler.total_size - images} images are read twice"
+    return f"reads  images {first}, ...: {per_step} per step, {steps:,} steps per epoch; {padding}"
 
 
 def sends(buckets: list[int], ranks: int) -> str:
@@ -136,19 +135,8 @@ def holds(shapes: list[torch.Size], args: argparse.Namespace) -> str:
 # ---------------------------------------------------------------- assumed
 
 
-class Row(NamedTuple):
-    """A step on so many ranks, in seconds; averaging after backward (in turn), or during it."""
-
-    ranks: int
-    batch: int
-    computing: float
-    averaging: float
-    in_turn: float
-    overlapped: float
-
-    def speed(self, other: "Row") -> float:
-        """How many times the images per second of the other, both with overlap."""
-        return self.batch / self.overlapped / (other.batch / other.overlapped)
+# A step on so many ranks, in seconds: the all-reduces after backward (in turn), or during it.
+Row = namedtuple("Row", "ranks batch computing averaging in_turn overlapped")
 
 
 def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: float) -> list[Row]:
@@ -169,13 +157,18 @@ def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: flo
 def speed_table(rows: list[Row]) -> str:
     cells = []
     for row in rows:
-        speed = row.speed(rows[0])
+        speed = speedup(row, rows[0])
         ms = [f"{1000 * seconds:,.2f}" for seconds in row[2:]]
         cells.append([f"{row.ranks:,}", f"{row.batch:,}", *ms, f"{speed:,.1f}"])
     titles = ["ranks", "images", "computing", "all-reduce", "in turn", "overlapped, ms", "speedup"]
-    pays = [after.ranks for before, after in zip(rows, rows[1:]) if after.speed(before) >= 1.5]
+    pays = [after.ranks for before, after in zip(rows, rows[1:]) if speedup(after, before) >= 1.5]
     end = f"Doubling makes it at least 1.5 times as fast up to {max(pays, default=1):,} ranks."
     return f"{common.table(titles, cells)}\n{end}"
+
+
+def speedup(row: Row, other: Row) -> float:
+    """How many times the images per second of the other, both with overlap."""
+    return row.batch / row.overlapped / (other.batch / other.overlapped)
 
 
 if __name__ == "__main__":
