@@ -57,6 +57,7 @@ def parse() -> argparse.Namespace:
     add("--model", choices=MODELS, default="resnet50")
     add("--link", choices=LINKS, nargs="+", default=["100Gb/s", "NVLink"])
     add("--tflops", type=float, default=60, help="TFLOP/s that a rank reaches (60)")
+    add("--tree", action="store_true", help="all-reduce along a tree, not in a ring")
     add("--weak", action="store_true", help="the batch grows with the ranks (weak scaling)")
     args = common.parse(parser, tflops=1e-3)
     if not 0 <= args.rank < args.ranks <= MOST:
@@ -146,12 +147,18 @@ def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: flo
         batch = args.batch // args.ranks * n if args.weak else args.batch
         if n <= batch:
             computing = flops * batch / n / (args.tflops * 1e12)
-            rings = [ring(n, size, latency, bandwidth) for size in buckets]
+            way = tree if args.tree else ring
+            each = [way(n, size, latency, bandwidth) for size in buckets]
             # Backward is two thirds of the operations. All buckets but the last leave during it.
-            backward = max(computing * 2 / 3, sum(rings[:-1]))
-            times = computing, sum(rings), computing + sum(rings)
-            rows.append(Row(n, batch, *times, computing / 3 + backward + rings[-1]))
+            backward = max(computing * 2 / 3, sum(each[:-1]))
+            times = computing, sum(each), computing + sum(each)
+            rows.append(Row(n, batch, *times, computing / 3 + backward + each[-1]))
     return rows
+
+
+def tree(n: int, size: int, latency: float, bandwidth: float) -> float:
+    """Seconds of an all-reduce up and down a tree in pipelined pieces: a rank sends it twice."""
+    return 2 * math.ceil(math.log2(n)) * latency + (2 * size / bandwidth if n > 1 else 0)
 
 
 def speed_table(rows: list[Row]) -> str:

@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 from benchmarks import at_scale, common
 from benchmarks.scaling import ring
 
-FLAGS = Namespace(rank=1, ranks=2, batch=8, model="convnet", tflops=1.0, weak=False)
+FLAGS = Namespace(rank=1, ranks=2, batch=8, model="convnet", tflops=1.0, tree=False, weak=False)
 
 
 def of_real_ranks(name):
@@ -84,6 +84,9 @@ def test_a_step_with_and_without_overlap():
     assert two.in_turn == pytest.approx(one.computing / 2 + first + last)
     assert two.overlapped == pytest.approx(one.computing / 2 + last), "the first is hidden"
     assert (four.ranks, eight.batch) == (4, 8) and eight.overlapped > eight.computing
+    along_tree = Namespace(**{**vars(FLAGS), "tree": True})
+    last = at_scale.predict(flops, buckets, along_tree, latency, bandwidth)[-1]
+    assert last.averaging == pytest.approx(2 * (6 * latency + sum(buckets) / bandwidth))
     weak = Namespace(**{**vars(FLAGS), "weak": True})
     assert at_scale.predict(flops, buckets, weak, latency, bandwidth)[-1].batch == 4 * 4096
 
