@@ -119,7 +119,7 @@ def sends(buckets: list[int], ranks: int) -> str:
     sent = 2 * (ranks - 1) / ranks * sum(buckets) / MIB
     sizes = ", ".join(f"{size / MIB:.1f}" for size in buckets[:5])
     more = f" and {len(buckets) - 5} more" if len(buckets) > 5 else ""
-    return f"sends  {sent:,.2f} MiB per step in {len(buckets)} ring(s): of {sizes} MiB{more}"
+    return f"sends  {sent:,.2f} MiB per step in rings, {len(buckets)} bucket(s): {sizes} MiB{more}"
 
 
 def holds(shapes: list[torch.Size], args: argparse.Namespace) -> str:

@@ -5,6 +5,7 @@ from argparse import Namespace
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import ROOT
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DistributedSampler
@@ -89,6 +90,17 @@ def test_a_step_with_and_without_overlap():
     assert last.averaging == pytest.approx(2 * (6 * latency + sum(buckets) / bandwidth))
     weak = Namespace(**{**vars(FLAGS), "weak": True})
     assert at_scale.predict(flops, buckets, weak, latency, bandwidth)[-1].batch == 4 * 4096
+
+
+def test_the_largest_models_on_the_page():
+    """80 GB over the bytes per parameter, counted for 1,024 of them."""
+    page = (ROOT / "docs/at_scale.md").read_text()
+    whole = [size / 1024 for size in at_scale.held([[1024]])]
+    for way, sharded in {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {way}")]
+        for ranks, figure in zip((64, 1024), row.split("|")[3:5]):
+            parts = [size / ranks if i >= 3 - sharded else size for i, size in enumerate(whole)]
+            assert float(figure.replace(",", "")) == pytest.approx(80 / sum(parts), rel=0.006)
 
 
 @pytest.mark.parametrize(
