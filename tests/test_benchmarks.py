@@ -81,6 +81,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
         ("scaling", "--ranks 1", "--ranks: at least 2"),
         ("scaling", "--ranks 7", "--ranks: at least 2, and each has to divide"),
         ("restarts", "--bound 0", "--bound 0.0: at least 1"),
+        ("overlap", "--latency -1", "--latency -1.0: at least 0"),
     ],
 )
 def test_bad_flags(reader, called, script, flags, message):
