@@ -59,6 +59,7 @@ def test_everything_takes_its_turn_and_the_first_round_is_left_out():
         ("scaling", "--ranks 1", "--ranks: at least 2"),
         ("scaling", "--ranks 7", "--ranks: at least 2, and each has to divide"),
         ("restarts", "--bound 0", "--bound 0.0: at least 1"),
+        ("overlap", "--latency -1", "--latency -1.0: at least 0"),
     ],
 )
 def test_bad_flags(reader, called, script, flags, message):

@@ -1,0 +1,130 @@
+"""Your own backend: PyTorch's DistributedDataParallel trains over the ring all-reduce you wrote.
+
+A backend is a process group: an object that can all-reduce, broadcast and gather. Here it has a
+socket to each neighbour, and a thread that runs one collective after the other during backward.
+The all-reduce is `ring` of from_scratch.py; the training is stage 4's, with its flags, on CPUs.
+
+    torchrun --standalone --nproc-per-node 2 05_multinode/own_backend.py -e 1
+"""
+
+import importlib
+import os
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, f"{os.path.dirname(__file__)}/..")  # the root
+stage4 = importlib.import_module("04_ddp_torchrun.train")
+from_scratch = importlib.import_module("05_multinode.from_scratch")
+
+
+def main():
+    parser = stage4.base_parser()
+    parser.add_argument("--timeout", type=float, default=60, help="seconds for a message (60)")
+    parser.set_defaults(device="cpu", amp="off", record="timings/own_backend")
+    if parser.parse_args().device == "cuda":
+        stage4.stop("own_backend.py is for CPUs: its sockets read CPU memory; leave --device out")
+    args, ranks = stage4.parse(parser), int(os.getenv("WORLD_SIZE", "0"))
+    if ranks == 0 or args.batch_size % ranks:
+        stage4.stop(f"start it with torchrun, on ranks that divide --batch-size {args.batch_size}")
+    dist.init_process_group("ring", timeout=timedelta(seconds=args.timeout))
+    try:
+        stage4.download(args.data, int(os.environ["LOCAL_RANK"]))
+        stage4.train(args, torch.device("cpu"))
+        print(f"rank {dist.get_rank()} has sent {dist.group.WORLD.sent:,} bytes")
+    finally:
+        dist.destroy_process_group()
+
+
+class Promise(dist.Work):
+    """What a collective returns at once; its future is complete when a thread has done the work."""
+
+    def get_future(self):  # DDP waits for it at the end of backward
+        return self.future
+
+    def wait(self, timeout=None):  # dist.all_reduce waits here, unless async_op=True
+        self.future.wait()
+        return True
+
+
+def in_thread(name, method):
+    """-> a method that returns a promise, and puts this one into the queue of a ring's thread."""
+
+    def start(self, *args):
+        promise, turn = Promise(), torch.futures.Future()
+        promise.future = turn.then(lambda _: method(self, *args))  # keeps what it returns or raises
+        self.threads[name].submit(turn.set_result, None)
+        return promise
+
+    return start
+
+
+class Ring(dist.ProcessGroup):
+    """All ranks in a ring. PyTorch calls its methods; each message may take as long as timeout."""
+
+    def __init__(self, store, rank, world_size, timeout):
+        super().__init__(rank, world_size)
+        assert not dist.is_initialized(), "a ring has all ranks: it is no group for new_group"
+        self.left, self.right, self.sent = (rank - 1) % world_size, (rank + 1) % world_size, 0
+        with socket.socket(type=socket.SOCK_DGRAM) as probe:  # it sends nothing
+            probe.connect((os.getenv("MASTER_ADDR", "127.0.0.1"), 1))
+            here = probe.getsockname()[0]  # this node's address in the network that has rank 0
+        with socket.create_server((here, 0)) as server:
+            server.settimeout(timeout.total_seconds())
+            store.set(f"address {rank}", f"{here} {server.getsockname()[1]}")
+            address = store.get(f"address {self.right}").decode().split()
+            self.outgoing = socket.create_connection(address, timeout.total_seconds())
+            self.incoming, _ = server.accept()
+        self.outgoing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # send at once
+        self.incoming.settimeout(timeout.total_seconds())
+        self.inbox = self.incoming.makefile("rb")
+        self.threads = {name: ThreadPoolExecutor(1) for name in ("collectives", "out", "in")}
+
+    @partial(in_thread, "collectives")
+    @torch.inference_mode()  # stage 4 all-reduces a tensor that was made in inference mode
+    def allreduce(self, tensors, options):  # DDP: a bucket of gradients
+        assert options.reduceOp == dist.ReduceOp.SUM, "this ring can only add up"
+        from_scratch.ring(tensors[0].view(-1))  # which calls send and recv below
+        return tensors
+
+    @partial(in_thread, "collectives")
+    def broadcast(self, tensors, options):  # DDP: rank 0's weights, before the first step
+        if self.rank() != options.rootRank:
+            dist.recv(tensors[0], self.left)
+        if self.right != options.rootRank:
+            dist.send(tensors[0], self.right)
+
+    @partial(in_thread, "collectives")
+    def allgather(self, outputs, inputs, options):  # DDP: have all ranks brought the same model?
+        rank, everyone = self.rank(), outputs[0]
+        everyone[rank].copy_(inputs[0])
+        for i in range(self.size() - 1):  # the second half of a ring all-reduce
+            from_scratch.exchange(everyone[rank - i], self.right, everyone[rank - i - 1], self.left)
+
+    @partial(in_thread, "out")
+    def send(self, tensors, peer, tag):
+        assert peer == self.right, f"rank {self.rank()} has no link to rank {peer}"
+        data = tensors[0].detach().view(-1).view(torch.uint8).numpy()  # its bytes, where they lie
+        self.outgoing.sendall(data)
+        self.sent += len(data)
+
+    @partial(in_thread, "in")
+    def recv(self, tensors, peer, tag):
+        assert peer == self.left, f"rank {self.rank()} has no link from rank {peer}"
+        data = tensors[0].detach().view(-1).view(torch.uint8).numpy()
+        if self.inbox.readinto(data) < len(data):
+            raise ConnectionError(f"rank {peer} has gone")
+
+    def shutdown(self):  # destroy_process_group calls it
+        self.outgoing.close()  # a right neighbour that waits fails, too, and then its own
+
+
+dist.Backend.register_backend("ring", Ring, devices=["cpu"])
+
+if __name__ == "__main__":
+    main()

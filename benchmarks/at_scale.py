@@ -1,0 +1,182 @@
+"""Rank 777 of 1,024 without a cluster: what it reads, sends, holds, and when more do not pay.
+
+Counted: samples, buckets, bytes, operations. The model is made on the device "meta", whose tensors
+have a shape and no memory; sampler, Adam and operations are PyTorch's own, buckets those of stage
+3's from_scratch.py. Tests hold these against real ranks. Assumed: what a device computes and a link
+sends in a second; a step is the cost model of benchmarks/scaling.py. docs/at_scale.md has the
+sources of what is assumed, and what is not in the model.
+
+    python -m benchmarks.at_scale
+    python -m benchmarks.at_scale --model vit_l_16 --ranks 64 --rank 63 --batch 512 --link NVLink
+"""
+
+import argparse
+import importlib
+import math
+from collections import namedtuple
+from unittest.mock import patch
+
+import torch
+import torchvision
+from torch.utils.data import DistributedSampler
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import common
+from benchmarks.scaling import ring
+
+stage3 = importlib.import_module("03_ddp_spawn.train")
+from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
+
+MIB, MOST = 2**20, 4096
+IMAGENET = (3, 224, 224), 1_281_167
+MODELS = {  # what makes it, the shape of an image, how many images there are to train on
+    "convnet": (stage3.ConvNet, (1, 28, 28), 60_000),
+    "resnet50": (torchvision.models.resnet50, *IMAGENET),
+    "vit_l_16": (torchvision.models.vit_l_16, *IMAGENET),
+}
+# Assumed: seconds of a message, bytes per second that a rank sends.
+LINKS = {"10Gb/s": (9.6e-6, 1.25e9), "100Gb/s": (9.6e-6, 12.5e9), "NVLink": (3.4e-6, 235e9)}
+
+
+def main() -> None:
+    args = parse()
+    shapes, buckets, flops = count(args.model)
+    print(f"rank {args.rank} of {args.ranks:,}: {args.model}, {args.batch:,} images per step")
+    print(reads(args), sends(buckets, args.ranks), f"\n{holds(shapes, args)}", sep="\n")
+    for link in args.link:
+        print(f"\n{link}, {flops / 1e9:.3g} GFLOP per image at {args.tflops:g} TFLOP/s per rank")
+        print(speed_table(predict(flops, buckets, args, *LINKS[link])))
+
+
+def parse() -> argparse.Namespace:
+    parser = common.flags(__doc__)
+    add = parser.add_argument
+    add("--rank", type=int, default=777, help="which one (777)")
+    add("--ranks", type=int, default=1024, help=f"up to {MOST} (1024)")
+    add("--batch", type=int, default=8192, help="images per step, over all ranks (8192)")
+    add("--model", choices=MODELS, default="resnet50")
+    add("--link", choices=LINKS, nargs="+", default=["100Gb/s", "NVLink"])
+    add("--tflops", type=float, default=60, help="TFLOP/s that a rank reaches (60)")
+    add("--tree", action="store_true", help="all-reduce along a tree, not in a ring")
+    add("--weak", action="store_true", help="the batch grows with the ranks (weak scaling)")
+    args = common.parse(parser, tflops=1e-3)
+    if not 0 <= args.rank < args.ranks <= MOST:
+        parser.error(
+            f"--rank {args.rank} of --ranks {args.ranks}: from 0, and at most {MOST} ranks"
+        )
+    if args.batch < 1 or args.batch % args.ranks:
+        parser.error(f"--batch {args.batch} has to be divisible by --ranks {args.ranks}")
+    return args
+
+
+# ---------------------------------------------------------------- counted
+
+
+def count(name: str) -> tuple[list[torch.Size], list[int], int]:
+    """-> shapes of the weights, bytes of DDP's buckets as they leave, operations per image."""
+    make, image, _ = MODELS[name]
+    # trunc_normal_ would look at the numbers that it has drawn.
+    with torch.device("meta"), patch.object(torch.nn.init, "trunc_normal_"):
+        model = make()
+    weights, order = list(model.parameters()), []
+    for i, weight in enumerate(weights):
+        weight.register_post_accumulate_grad_hook(lambda _, i=i: order.append(i))
+    with FlopCounterMode(display=False) as counter:
+        model(torch.rand(2, *image, device="meta")).sum().backward()
+    sizes = [weight.nbytes for weight in weights]
+    buckets = from_scratch.assign(order, sizes, MIB, 25 * MIB)
+    leave = [sum(sizes[i] for i in bucket) for bucket in buckets]
+    return [weight.shape for weight in weights], leave, counter.get_total_flops() // 2
+
+
+def shard(shape: torch.Size, rank: int, ranks: int) -> list[int]:
+    """-> the shape of what fully_shard leaves a rank: rows; the last ranks may get none."""
+    rows = math.ceil(shape[0] / ranks)
+    return [min(rows, max(0, shape[0] - rank * rows)), *shape[1:]]
+
+
+def held(shapes: list) -> tuple[int, ...]:
+    """-> bytes of weights of these shapes, of their gradients, of Adam's state after a step."""
+    weights = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+    for weight in weights:
+        weight.grad = torch.empty_like(weight)
+    adam = torch.optim.Adam(weights)
+    adam.step()
+    state = [tensor for of_one in adam.state.values() for tensor in of_one.values()]
+    kinds = weights, [weight.grad for weight in weights], state
+    return tuple(sum(tensor.nbytes for tensor in tensors) for tensors in kinds)
+
+
+def reads(args: argparse.Namespace) -> str:
+    images, per_step = MODELS[args.model][-1], args.batch // args.ranks
+    sampler = DistributedSampler(range(images), args.ranks, args.rank, seed=0)
+    first, steps = str(list(sampler)[:5])[1:-1], math.ceil(len(sampler) / per_step)
+    padding = f"{sampler.total_size - images} images are read twice"
+    return f"reads  images {first}, ...: {per_step} per step, {steps:,} steps per epoch; {padding}"
+
+
+def sends(buckets: list[int], ranks: int) -> str:
+    sent = 2 * (ranks - 1) / ranks * sum(buckets) / MIB
+    sizes = ", ".join(f"{size / MIB:.1f}" for size in buckets[:5])
+    more = f" and {len(buckets) - 5} more" if len(buckets) > 5 else ""
+    return f"sends  {sent:,.2f} MiB per step in rings, {len(buckets)} bucket(s): {sizes} MiB{more}"
+
+
+def holds(shapes: list[torch.Size], args: argparse.Namespace) -> str:
+    even = [[math.ceil(sum(shape.numel() for shape in shapes) / args.ranks)]]
+    (weights, gradients, adam), (w, g, a) = held(shapes), held(even)
+    rows = {"DDP": (weights, gradients, adam), "ZeRO-1": (weights, gradients, a)}
+    rows |= {"ZeRO-2": (weights, g, a), "ZeRO-3": (w, g, a)}
+    for rank in sorted({0, args.rank, args.ranks - 1}):
+        rows[f"fully_shard, rank {rank}"] = held([shard(s, rank, args.ranks) for s in shapes])
+    cells = [[name, *(f"{x / MIB:,.3f}" for x in (*row, sum(row)))] for name, row in rows.items()]
+    return common.table(["MiB, with Adam", "weights", "gradients", "Adam", "sum"], cells)
+
+
+# ---------------------------------------------------------------- assumed
+
+
+# A step on so many ranks, in seconds: the all-reduces after backward (in turn), or during it.
+Row = namedtuple("Row", "ranks batch computing averaging in_turn overlapped")
+
+
+def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: float) -> list[Row]:
+    """-> a row for 1, 2, 4, ... ranks: up to 4,096, and no more than there are images."""
+    rows = []
+    for n in (2**i for i in range(MOST.bit_length())):
+        batch = args.batch // args.ranks * n if args.weak else args.batch
+        if n <= batch:
+            computing = flops * batch / n / (args.tflops * 1e12)
+            way = tree if args.tree else ring
+            each = [way(n, size, latency, bandwidth) for size in buckets]
+            # Backward is two thirds of the operations. All buckets but the last leave during it.
+            backward = max(computing * 2 / 3, sum(each[:-1]))
+            times = computing, sum(each), computing + sum(each)
+            rows.append(Row(n, batch, *times, computing / 3 + backward + each[-1]))
+    return rows
+
+
+def tree(n: int, size: int, latency: float, bandwidth: float) -> float:
+    """Seconds of an all-reduce up and down a tree in pipelined pieces: a rank sends it twice."""
+    return 2 * math.ceil(math.log2(n)) * latency + (2 * size / bandwidth if n > 1 else 0)
+
+
+def speed_table(rows: list[Row]) -> str:
+    cells = []
+    for row in rows:
+        speed = speedup(row, rows[0])
+        ms = [f"{1000 * seconds:,.2f}" for seconds in row[2:]]
+        cells.append([f"{row.ranks:,}", f"{row.batch:,}", *ms, f"{speed:,.1f}"])
+    titles = ["ranks", "images", "computing", "all-reduce", "in turn", "overlapped, ms", "speedup"]
+    pays = [after.ranks for before, after in zip(rows, rows[1:]) if speedup(after, before) >= 1.5]
+    end = f"Doubling makes it at least 1.5 times as fast up to {max(pays, default=1):,} ranks."
+    return f"{common.table(titles, cells)}\n{end}"
+
+
+def speedup(row: Row, other: Row) -> float:
+    """How many times the images per second of the other, both with overlap."""
+    return row.batch / row.overlapped / (other.batch / other.overlapped)
+
+
+if __name__ == "__main__":
+    main()

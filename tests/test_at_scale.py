@@ -1,0 +1,117 @@
+"""benchmarks/at_scale.py: what it counts for a rank is what real ranks read, send and hold."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import ROOT
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DistributedSampler
+
+from benchmarks import at_scale, common
+from benchmarks.scaling import ring
+
+FLAGS = Namespace(rank=1, ranks=2, batch=8, model="convnet", tflops=1.0, tree=False, weak=False)
+
+
+def of_real_ranks(name):
+    """On a rank -> bytes of DDP's buckets, and of weights, gradients, Adam's state: DDP, FSDP."""
+    make, (channels, *_), _ = at_scale.MODELS[name]
+    x = torch.rand(2, channels, *((28, 28) if name == "convnet" else (64, 64)))
+    found = []
+    for way in ("DDP", "FSDP"):
+        model = make()
+        if way == "FSDP":
+            fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        trained = common.ddp(model) if way == "DDP" else model
+        adam = torch.optim.Adam(model.parameters())
+        for _ in range(4 if way == "DDP" else 1):  # DDP reports buckets after some steps
+            adam.zero_grad()
+            trained(x).sum().backward()
+            adam.step()
+        if way == "DDP":
+            sizes = trained._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+            found.append([int(size) for size in sizes.split(", ")])
+        weights = list(model.parameters())
+        state = [tensor for of_one in adam.state.values() for tensor in of_one.values()]
+        kinds = weights, [weight.grad for weight in weights], state
+        found.append([sum(local(tensor).nbytes for tensor in tensors) for tensors in kinds])
+    return found
+
+
+def local(tensor):
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ranks"), [("convnet", 4), ("resnet50", 2)])
+def test_what_is_counted_is_that_of_real_ranks(name, ranks):
+    shapes, buckets, _ = at_scale.count(name)
+    for rank, (real_buckets, ddp, fsdp) in enumerate(common.on_ranks(ranks, of_real_ranks, name)):
+        assert real_buckets == buckets
+        assert tuple(ddp) == at_scale.held(shapes)
+        assert tuple(fsdp) == at_scale.held([at_scale.shard(s, rank, ranks) for s in shapes])
+
+
+@pytest.mark.slow
+def test_rank_777_of_1024_by_fully_shard_itself():
+    """On a "fake" process group, whose collectives do nothing."""
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401  it registers "fake"
+
+    shapes, _, _ = at_scale.count("resnet50")
+    dist.init_process_group("fake", store=dist.HashStore(), rank=777, world_size=1024)
+    with torch.device("meta"):
+        model = at_scale.MODELS["resnet50"][0]()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1024,)))
+    real = [list(weight.to_local().shape) for weight in model.parameters()]
+    dist.destroy_process_group()
+    assert real == [at_scale.shard(shape, 777, 1024) for shape in shapes]
+    assert round(at_scale.held(real)[0] / 2**20, 3) == 0.035
+
+
+def test_a_rank_reads_what_the_sampler_of_the_stages_gives_it():
+    first = list(DistributedSampler(range(60_000), 7, 3, seed=0))[:5]
+    line = at_scale.reads(Namespace(rank=3, ranks=7, batch=21, model="convnet"))
+    assert f"images {str(first)[1:-1]}, ...: 3 per step, 2,858 steps per epoch; 4 images" in line
+
+
+def test_a_step_with_and_without_overlap():
+    flops, buckets, latency, bandwidth = 6 * 10**9, [2**20, 2**10], 1e-5, 1e9
+    one, two, four, eight = at_scale.predict(flops, buckets, FLAGS, latency, bandwidth)
+    assert one.in_turn == pytest.approx(one.overlapped) == pytest.approx(8 * 6e9 / 1e12)
+    first, last = (ring(2, size, latency, bandwidth) for size in buckets)
+    assert two.in_turn == pytest.approx(one.computing / 2 + first + last)
+    assert two.overlapped == pytest.approx(one.computing / 2 + last), "the first is hidden"
+    assert (four.ranks, eight.batch) == (4, 8) and eight.overlapped > eight.computing
+    along_tree = Namespace(**{**vars(FLAGS), "tree": True})
+    last = at_scale.predict(flops, buckets, along_tree, latency, bandwidth)[-1]
+    assert last.averaging == pytest.approx(2 * (6 * latency + sum(buckets) / bandwidth))
+    weak = Namespace(**{**vars(FLAGS), "weak": True})
+    assert at_scale.predict(flops, buckets, weak, latency, bandwidth)[-1].batch == 4 * 4096
+
+
+def test_the_largest_models_on_the_page():
+    """80 GB over the bytes per parameter, counted for 1,024 of them."""
+    page = (ROOT / "docs/at_scale.md").read_text()
+    whole = [size / 1024 for size in at_scale.held([[1024]])]
+    for way, sharded in {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {way}")]
+        for ranks, figure in zip((64, 1024), row.split("|")[3:5]):
+            parts = [size / ranks if i >= 3 - sharded else size for i, size in enumerate(whole)]
+            assert float(figure.replace(",", "")) == pytest.approx(80 / sum(parts), rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--rank 1024", "--rank 1024 of --ranks 1024: from 0"),
+        ("--ranks 8192 --rank 0", "at most 4096 ranks"),
+        ("--ranks 3 --rank 0", "--batch 8192 has to be divisible by --ranks 3"),
+        ("--tflops 0", "--tflops 0.0: at least"),
+    ],
+)
+def test_bad_flags(called, flags, told):
+    result = called("benchmarks/at_scale.py", flags)
+    assert result.code == 2 and told in result.err.splitlines()[-1] and result.out == "", result

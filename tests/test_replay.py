@@ -1,0 +1,144 @@
+"""tools/replay.py: a rank of a recorded run, alone, computes what it computed among others."""
+
+import json
+import signal
+import time
+
+import pytest
+import torch
+from conftest import LINUX, ROOT, wait_for
+
+REPLAY = "python tools/replay.py"
+RECORD = "torchrun --standalone --nproc-per-node 2 tools/replay.py record runs"
+SCRIPT = """
+import torch, torch.distributed as dist, torch.distributed.nn, torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(4):
+        x = torch.rand(8, 4)
+        loss = ddp_model(x).sub(x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    losses, part = [None] * 2, torch.empty(2)
+    dist.all_gather_object(losses, loss.item())
+    dist.reduce_scatter(part, list(torch.rand(2, 2)))
+    weights = sum(weight.sum() for weight in model.parameters())
+    print(f"rank {dist.get_rank()}:", losses, part.tolist(), weights.item(), flush=True)
+
+main()
+dist.destroy_process_group()
+"""
+
+
+def record(reader, script, ranks=2):
+    """Record a script as runs/ -> what it printed."""
+    (reader.folder / "script.py").write_text(script)
+    result = reader.run(f"{RECORD} script.py".replace("node 2", f"node {ranks}"))
+    assert result.code == 0, result
+    return result
+
+
+def refused(result, told, code=2):
+    """It ended in one line of replay.py, beside the launcher's and PyTorch's warnings."""
+    lines = [line for line in result.err.splitlines() if line.startswith("replay.py: ")]
+    assert result.code == code and len(lines) == 1 and told in lines[0], result
+    assert "]: Traceback" not in result.err, result  # a rank's; torchrun prints its own
+
+
+@pytest.mark.slow
+def test_each_rank_alone_computes_what_it_computed(reader):
+    printed = record(reader, SCRIPT).out
+    for rank in range(2):
+        result = reader.run(f"{REPLAY} rank {rank} runs")
+        own, end = result.out.splitlines()
+        assert own in printed and own.startswith(f"rank {rank}: "), result
+        assert end.startswith(f"rank {rank}: replayed ") and "other numbers" not in result.err
+    assert "agree on all" in reader.run(f"{REPLAY} compare runs").out
+    changed = {  # what is changed: what is said of it
+        ("lr=0.01", "lr=0.02"): "brings other numbers from here on: collective",
+        (
+            "    losses, ",
+            "    dist.broadcast(x, 0)\n    losses, ",
+        ): "broadcast [8, 4] float32 root 0 at",
+    }
+    for (old, new), told in changed.items():
+        (reader.folder / "script.py").write_text(SCRIPT.replace(old, new))
+        result = reader.run(f"{REPLAY} rank 1 runs")
+        refused(result, told, code=0 if "lr" in old else 1)
+    assert "at script.py:17: recorded is allgather [1] int64 at script.py:18" in result.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["03_ddp_spawn", "04_ddp_torchrun"])
+def test_stages_are_recorded_as_they_are(reader, stage):
+    flags = f"{stage}/train.py -e 1 -b 48 --lr 0.05 --device cpu --checkpoint"
+    command = f"{RECORD} {flags} all.pt"
+    if stage == "03_ddp_spawn":
+        command = f"{REPLAY} record runs {flags} all.pt --world-size 2"
+    assert reader.run(command).code == 0
+    whole = torch.load(reader.folder / "all.pt")["model"]
+    (reader.folder / "all.pt").unlink()
+    for rank in (1, 0):
+        result = reader.run(f"{REPLAY} rank {rank} runs")
+        assert result.code == 0 and f"\nrank {rank}: replayed" in f"\n{result.out}", result
+    alone = torch.load(reader.folder / "all.pt")["model"]
+    assert all(torch.equal(alone[name], tensor) for name, tensor in whole.items())
+
+
+HANGS = {"16_rank_0_evaluates": ("broadcast", "barrier"), "18_early_stop": ("barrier", "allreduce")}
+
+
+@pytest.mark.slow
+@LINUX
+@pytest.mark.parametrize("exercise", HANGS)
+def test_a_hang_is_between_these_lines(reader, exercise):
+    process = reader.start(f"{RECORD} {ROOT}/exercises/mend/{exercise}.py")
+    logs = [reader.folder / f"runs/rank{rank}/calls" for rank in range(2)]
+    wait_for(lambda: all(log.exists() for log in logs) and hangs(logs))
+    process.send_signal(signal.SIGTERM)
+    reader.finish(process)
+    agree, first, second = reader.run(f"{REPLAY} compare runs").out.splitlines()
+    assert agree.startswith("The ranks agree on ")
+    for rank, op, line in zip((0, 1), HANGS[exercise], (first, second)):
+        assert line.startswith(f"    rank {rank}: {op}") and f" at {exercise}.py:" in line
+
+
+def hangs(logs):
+    """Has nothing been called for some seconds?"""
+    return time.time() - max(log.stat().st_mtime for log in logs) > 5
+
+
+@pytest.mark.slow
+def test_what_cannot_be_recorded_or_replayed_is_refused_in_a_line(reader):
+    init = 'import torch, torch.distributed as dist\ndist.init_process_group("gloo")\n'
+    bad = {
+        "dist.recv(torch.ones(1))": "point-to-point",
+        "dist.new_group([0])": "subgroups",
+        "dist.all_reduce(torch.ones(10**6))": "File too large",  # stands for a full disk
+    }
+    record = RECORD.replace("node 2", "node 1")
+    for number, (line, told) in enumerate(bad.items()):
+        (reader.folder / "script.py").write_text(init + line)
+        command = f"ulimit -f 100; exec {record.replace('runs', f'runs/{number}')} script.py"
+        refused(reader.run(f'bash -c "{command}"'), told, code=1)  # torchrun's own code
+    (reader.folder / "script.py").write_text("print()")
+    refused(reader.run(f"{REPLAY} record new script.py"), "made no process group")
+    alone = '"gloo", rank=0, world_size=1, store=dist.HashStore()'
+    (reader.folder / "script.py").write_text(init.replace('"gloo"', alone))
+    refused(reader.run(f"{REPLAY} record runs/0 script.py"), "File exists; each recording")
+    head = {"torch": "0.1", "rank": 0, "world_size": 1}
+    (reader.folder / "old/rank0").mkdir(parents=True)
+    (reader.folder / "old/rank0/calls").write_text(json.dumps(head))
+    refused(reader.run(f"{REPLAY} rank 0 old"), "recorded with torch 0.1, this is")
+    refused(reader.run(f"{REPLAY} rank 1 old"), "old has the ranks 0, not 1")
+
+
+def test_what_is_no_recording_is_refused_in_a_line(reader):
+    refused(reader.run(f"{REPLAY} rank 0 nowhere"), "nowhere is no recording")
