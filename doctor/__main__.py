@@ -1,0 +1,99 @@
+"""Is my data-parallel script right? Runs it as it is, watches its ranks, and says what they did.
+
+    python -m doctor torchrun --standalone --nproc-per-node 2 train.py --epochs 1
+    python -m doctor --alone torchrun ...   # once more on one rank: does the batch grow with ranks?
+
+Any command that starts Python will do: torchrun, a script with mp.spawn, accelerate launch, srun on
+one node, bash -c with one line per rank. Take two short epochs. Exit code: 0, 1 (something is
+wrong), 2 (it could not look, or not to the end).
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from . import judge, judge_data, judge_run  # noqa: F401 (they register their functions)
+from .case import JUDGES, Case
+from .launch import observe
+from .report import as_json, exit_code, show
+
+ORDER = ("wrong", "check", "wasteful")
+COPIED = 200_000_000  # bytes of the folder, at most, for the run on one rank
+RANKS = (
+    "--nproc-per-node --nproc_per_node --num-processes --num_processes --world-size --world_size"
+)
+
+
+def main():
+    args = parse_args()
+    try:
+        alone = (
+            run_alone(args) if args.alone else None
+        )  # first: the other run may save a checkpoint
+        case = Case(observe(args.command, args.patience, args.limit))
+    except OSError as error:
+        print(f"doctor: {args.command[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        return 2
+    case.alone = alone
+    found = diagnose(case)
+    if args.json:
+        Path(args.json).write_text(json.dumps(as_json(case, found), indent=1) + "\n")
+    show(case, found)
+    return exit_code(case, found)
+
+
+def diagnose(case):
+    """All findings, the certain ones first. A judge that fails is named as not judged."""
+    for judge_one in JUDGES if case.ranks or case.others else ():
+        try:
+            case.found += judge_one(case)
+        except Exception as error:
+            event = {"kind": "unseen", "watcher": judge_one.key, "error": repr(error)}
+            for rank in case.ranks[:1]:
+                rank.events.append(event)
+    unique = {(one.key, one.at): one for one in reversed(case.found)}.values()
+    return sorted(unique, key=lambda one: ORDER.index(one.severity))
+
+
+def parse_args():
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="doctor", description=__doc__, formatter_class=style)
+    parser.add_argument("--patience", type=float, default=8, help="seconds all ranks may wait (8)")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for the command (900)")
+    parser.add_argument("--alone", action="store_true", help="run it on one rank, too, and compare")
+    parser.add_argument("--json", metavar="FILE", help="write the findings to this file, too")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="as you start your script")
+    args = parser.parse_args()
+    if not args.command:
+        parser.error("what shall run? python -m doctor torchrun --nproc-per-node 2 train.py")
+    return args
+
+
+def run_alone(args):
+    """The same command on one rank, in a copy of the folder -> Case or None."""
+    command = on_one_rank(args.command)
+    files = [p for p in Path().rglob("*") if p.is_file() and not p.is_symlink()]
+    if command is None or sum(p.stat().st_size for p in files) > COPIED:
+        why = "the folder is too large to copy" if command else "the command has no number of ranks"
+        print(f"doctor: --alone was not done: {why}", file=sys.stderr)
+        return None
+    with tempfile.TemporaryDirectory(prefix="doctor-alone-") as folder:
+        copy = shutil.copytree(Path(), Path(folder, "copy"), symlinks=True)
+        return Case(observe(command, args.patience, args.limit, copy))
+
+
+def on_one_rank(command):
+    words = list(command)
+    for number, word in enumerate(words):
+        flag, equals, _ = word.partition("=")
+        if flag in RANKS.split() and (equals or number + 1 < len(words)):
+            words[number if equals else number + 1] = f"{flag}=1" if equals else "1"
+            return words
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""What a watched process writes down, and how it does so without disturbing the script.
+
+NAME.jsonl gets one line per event, by one system call, so it survives a killed process. NAME.now
+says where the process is at this moment; it is a piece of memory that the launcher can read.
+"""
+
+import functools
+import json
+import mmap
+import os
+import socket
+import sys
+import sysconfig
+import time
+import weakref
+import zlib
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
+LIBRARY = ("<", HERE, *{sysconfig.get_path(name) for name in PATHS})
+NOW_BYTES = 1024
+MOST = 3000  # events of one kind: the files stay small however long the run is
+EVERY = 50  # steps whose fingerprints may wait on a GPU until they are read
+
+
+class State:
+    """What this process remembers between two events; a forked child starts anew."""
+
+    def __init__(self):
+        self.file = self.now = self.evaluating = self.scaled = self.pending = None
+        self.queue, self.written, self.on_device = [], Counter(), False
+        self.waits, self.forked, self.ended = False, False, False
+        self.passed = self.steps = self.backwards = self.synced = self.added = 0  # from the start
+        self.step = {"passes": [], "comms": [], "forwards": 0, "samples": 0}  # since the last one
+        self.groups, self.reduced, self.ddps = Counter(), {}, weakref.WeakSet()
+        self.optimizers, self.signatures = weakref.WeakKeyDictionary(), Counter()
+        self.loaders, self.datasets = weakref.WeakKeyDictionary(), {}
+        self.epochs, self.evaluations = [], []
+        self.unscaled, self.said, self.opened = set(), set(), set()
+
+
+S = State()
+
+
+def forked():
+    """In a child made by fork(): a DataLoader's worker, until it joins a group."""
+    S.__init__()
+    S.forked = True
+
+
+def is_rank():
+    if S.forked or S.ended or S.file is not None:
+        return not (S.forked or S.ended)
+    import multiprocessing
+
+    from torch import distributed
+
+    child = multiprocessing.current_process().name.startswith(("SpawnProcess", "ForkProcess"))
+    return child or "RANK" in os.environ or distributed.is_initialized()
+
+
+def write(kind, **what):
+    """Note an event. Numbers that are still on a GPU stay there until flush()."""
+    S.written[kind] += 1
+    if S.written[kind] <= MOST:
+        S.queue.append({"kind": kind, "time": time.time(), "passed": S.passed, **what})
+    if not S.on_device:
+        flush()
+
+
+def flush():
+    lines = [json.dumps(event, default=plain).encode() + b"\n" for event in S.queue]
+    S.queue, S.on_device = [], False
+    if S.file is None:
+        name = Path(os.environ["DDP_DOCTOR_FOLDER"], f"{socket.gethostname()}-{os.getpid()}")
+        S.file = os.open(f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with open(f"{name}.now", "w+b") as file:
+            file.truncate(NOW_BYTES)
+            S.now = mmap.mmap(file.fileno(), NOW_BYTES)
+    os.write(S.file, b"".join(lines))
+
+
+def plain(value):
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def show_now(op=None, **what):
+    """Where this process is: in a communication, or (op is None) in its own computation."""
+    if S.now is None:
+        flush()
+    now = {"op": op, "time": time.time(), "steps": S.steps, "passed": S.passed, **what}
+    S.now[:] = json.dumps(now, default=str).encode()[:NOW_BYTES].ljust(NOW_BYTES)
+
+
+@functools.cache
+def is_script(filename):
+    """Is it one of the reader's files, not the standard library's or a package's?"""
+    library = filename.startswith(LIBRARY) or "-packages" in filename
+    return not library and not filename.endswith(("/torchrun", "/accelerate"))
+
+
+@functools.cache
+def shown(filename):
+    path = os.path.relpath(filename)
+    return filename if path.startswith("../..") else path
+
+
+def caller():
+    """The innermost frame that belongs to the reader's files."""
+    frame = sys._getframe(1)
+    while frame and not is_script(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def site(frame=None):
+    frame = frame or caller()
+    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "?"
+
+
+def quietly(observe, *args, **kwargs):
+    """A watcher that fails must not stop the script: it is named among what was not seen."""
+    try:
+        return observe(*args, **kwargs)
+    except Exception as error:
+        name = getattr(observe, "__name__", "watcher") + str([a for a in args if type(a) is str])
+        if name not in S.said and not S.forked:
+            S.said.add(name)
+            write("unseen", watcher=name, error=repr(error)[:200])
+
+
+def noting(note):
+    """Around a function of which only the arguments matter."""
+
+    def around(original, *args, **kwargs):
+        quietly(note, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    return around
+
+
+@contextmanager
+def waiting(op, **what):
+    """Around what may wait for other ranks. What is called inside is part of it."""
+    if S.waits:
+        yield
+        return
+    S.waits, at = True, quietly(site) or "?"
+    quietly(show_now, op, at=at, **what)
+    try:
+        yield
+        S.passed += 1
+        quietly(show_now)
+    except BaseException as error:
+        quietly(show_now, op, at=at, error=f"{type(error).__name__}: {error}"[:200], **what)
+        raise
+    finally:
+        S.waits = False
+
+
+def fingerprint(tensor):
+    """A number on the tensor's device: equal for equal bits, another one after an exchange."""
+    import torch
+
+    bits = tensor.detach().reshape(-1)
+    bits = torch.view_as_real(bits).reshape(-1) if bits.is_complex() else bits
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = bits.view(sizes[bits.element_size()])
+    if bits.numel() > 1_000_000:  # sums of columns first: one pass, no memory
+        whole = len(bits) // 1024 * 1024
+        columns = bits[:whole].view(-1, 1024).sum(0, dtype=torch.int64)
+        bits = torch.cat([columns, bits[whole:].long()])
+    S.on_device |= bits.device.type != "cpu"
+    return (bits * torch.arange(1, 2 * len(bits), 2, device=bits.device)).sum()
+
+
+def fingerprints(tensors):
+    """A number per tensor, all in one tensor; -1: there is none that can be compared."""
+    import torch
+
+    dense = [t for t in tensors if comparable(t)]
+    if not dense or len({t.device for t in dense}) > 1:
+        return [-1] * len(tensors)
+    none = torch.tensor(-1, device=dense[0].device)
+    return torch.stack([fingerprint(t) if comparable(t) else none for t in tensors])
+
+
+def comparable(tensor):
+    import torch
+
+    whole = type(tensor) in (torch.Tensor, torch.nn.Parameter)  # a DTensor is part of one
+    return whole and tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() > 0
+
+
+def draws():
+    """The states of the generators that training draws from. They are kept on the host."""
+    import random
+
+    import torch
+
+    states = {"torch": torch.get_rng_state().numpy(), "random": b"%d" % hash(random.getstate()[1])}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state().numpy()
+    if "numpy" in sys.modules:
+        states["numpy"] = sys.modules["numpy"].random.get_state()[1].tobytes()
+    return {name: zlib.crc32(bytes(state)) for name, state in states.items()}

@@ -1,0 +1,191 @@
+"""Where PyTorch can be watched from outside, in each rank: what is replaced, hooked or audited.
+
+Each replaced function calls the original once, with the same arguments; what it notes is noted
+under quietly(). In code that torch.compile traces nothing is noted. Nothing is read from a GPU in a
+step: fingerprints stay there until flush(). No module of the script gets a hook, which would be
+copied, saved and compiled with it.
+"""
+
+import atexit
+import functools
+import os
+import pkgutil
+import sys
+
+from .record import (
+    S,
+    caller,
+    fingerprints,
+    flush,
+    forked,
+    is_rank,
+    is_script,
+    noting,
+    quietly,
+    shown,
+    site,
+    waiting,
+    write,
+)
+from .watch_data import DATA, close_epochs, hear
+from .watch_step import (
+    STEP,
+    code_of,
+    flush_evaluations,
+    hook_optimizers,
+    look_for_devices,
+    note_in_step,
+    parameters_of,
+)
+
+COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
+ reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
+ all_gather_object broadcast_object_list gather_object scatter_object_list send recv isend irecv
+ batch_isend_irecv""".split()
+ADDING = ("reduce", "gather", "all_to_all", "send", "recv")  # in names: results come together
+
+
+def install():
+    """Called once torch has been imported."""
+    import torch
+
+    if not torch.distributed.is_available() or started_by_rank():
+        return
+    for name in COLLECTIVES:
+        around = functools.partial(around_collective, name)
+        quietly(watch, f"torch.distributed {name}", around, "torch.distributed.distributed_c10d")
+    init = "torch.distributed init_process_group"
+    quietly(watch, init, around_init, "torch.distributed.distributed_c10d", every=True)
+    quietly(watch, "torch.distributed destroy_process_group", noting(note_destroy))
+    for target, around in {**STEP, **DATA}.items():
+        quietly(watch, target, around)
+    quietly(hook_optimizers)
+    sys.excepthook = functools.partial(raised, sys.excepthook)
+    sys.addaudithook(hear)
+    atexit.register(goodbye)
+    os.register_at_fork(after_in_child=forked)
+
+
+def started_by_rank():
+    """A process that a rank has started, a compiler or a worker, inherits RANK and is no rank."""
+    names = ("RANK", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    key = " ".join(os.environ.get(name, "") for name in names)
+    mine = os.environ.get("DDP_DOCTOR_RANK")
+    if "RANK" in os.environ:
+        os.environ["DDP_DOCTOR_RANK"] = key
+    return "RANK" in os.environ and key == mine
+
+
+def watch(target, around, also=None, every=False):
+    """Replace "OWNER NAME" by around(original, ...), but not in code that is compiled."""
+    from torch.compiler import is_compiling
+
+    path, name = target.split()
+    owner = pkgutil.resolve_name(path)
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def watched(*args, **kwargs):
+        if is_compiling() or not (every or is_rank()):
+            return original(*args, **kwargs)
+        return around(original, *args, **kwargs)
+
+    setattr(owner, name, watched)
+    if also:
+        setattr(pkgutil.resolve_name(also), name, watched)
+
+
+def raised(original, kind, error, traceback):
+    quietly(note_raised, kind, error, traceback)
+    original(kind, error, traceback)
+
+
+def note_raised(kind, error, rest):
+    """The script ends by an exception: which, and in which of its lines."""
+    places = ["?"]
+    while rest:
+        if is_script(rest.tb_frame.f_code.co_filename):
+            places.append(f"{shown(rest.tb_frame.f_code.co_filename)}:{rest.tb_lineno}")
+        rest = rest.tb_next
+    if is_rank():
+        write("raised", error=f"{kind.__name__}: {error}"[:300], at=places[-1])
+
+
+# ---------------------------------------------------------------- the group and its collectives
+
+
+def around_init(original, *args, **kwargs):
+    S.forked = False  # whoever joins a group is a rank
+    with waiting("init_process_group"):
+        result = original(*args, **kwargs)
+    quietly(note_init, args, kwargs)
+    return result
+
+
+def note_init(args, kwargs):
+    from multiprocessing import util
+
+    from torch import distributed as dist
+
+    S.ended = dist.get_backend() == "fake"
+    url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
+    local, rank = os.environ.get("LOCAL_RANK"), dist.get_rank()
+    place = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
+    write("init", rank=rank, world=dist.get_world_size(), backend=dist.get_backend(), **place)
+    util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
+    if local not in (None, str(rank)) and sys.getprofile() is None:
+        sys.setprofile(look_for_devices)  # which of the two numbers picks the device?
+
+
+def note_destroy(group=None):
+    if group is None:
+        finish()
+        write("destroy", at=site())
+
+
+def finish():
+    """What was held back: weights after the last step, buffers, epochs, values on a GPU."""
+    close_epochs()
+    flush_evaluations()
+    for optimizer, own in list(S.optimizers.items()):
+        write("last", optimizer=own["key"], weights=fingerprints(parameters_of(optimizer)))
+    flush()
+
+
+def goodbye():
+    import torch
+
+    if S.file is not None and not S.forked and not S.ended:
+        quietly(finish)
+        quietly(write, "threads", threads=torch.get_num_threads(), at="?")
+        quietly(write, "exit")
+        S.ended = True
+
+
+def around_collective(name, original, *args, **kwargs):
+    if S.waits:
+        return original(*args, **kwargs)
+    quietly(note_collective, name, [*args, *kwargs.values()])
+    with waiting(name):
+        return original(*args, **kwargs)
+
+
+def note_collective(name, values):
+    import torch
+    from torch import distributed as dist
+
+    tensor = next((v for v in values if isinstance(v, torch.Tensor)), None)
+    group = next((v for v in values if isinstance(v, dist.ProcessGroup)), None)
+    frame, words = caller(), {}
+    if frame and frame.f_code.co_name != "<module>":  # which of several things is it about?
+        words = {k: v for k, v in frame.f_locals.items() if type(v) is str and len(v) < 60}
+    call = {"op": name, "at": site(frame), "numel": tensor.numel() if tensor is not None else 0}
+    ranks = dist.get_process_group_ranks(group) if group else None
+    write("collective", **call, group=ranks, words=words, step=S.steps)
+    note_in_step(call)
+    adds = any(word in name for word in ADDING)
+    S.added += adds
+    for epoch in S.epochs + S.evaluations if adds else ():
+        epoch["added"] = [*epoch["added"][:20], name]
+    if adds and S.evaluating and S.evaluating.get("code") == code_of(frame):
+        S.evaluating["added"] = True

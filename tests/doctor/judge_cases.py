@@ -1,0 +1,138 @@
+"""Run the cases under the doctor: python tests/doctor/judge_cases.py [--innocents] [parts of names]
+
+PyTorch is imported and the watchers are installed once; each rank is a fork of that process. A case
+takes two seconds instead of fifteen. What the launcher does otherwise is tried in test_doctor.py.
+"""
+
+import json
+import os
+import runpy
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn
+import torch.multiprocessing as mp
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+import cases  # noqa: E402
+
+from doctor import launch, watch  # noqa: E402
+from doctor.__main__ import diagnose  # noqa: E402
+from doctor.case import Case  # noqa: E402
+from doctor.record import S  # noqa: E402
+
+PATIENCE = 3  # seconds in which all ranks wait: a hang
+LONGEST = 60  # seconds, a bound
+
+
+def main(words):
+    watch.install()
+    innocent = "--innocents" in words
+    words = [word for word in words if not word.startswith("-")]
+    for case in cases.innocents() if innocent else cases.mutants():
+        if not words or any(word in case.name for word in words):
+            started = time.monotonic()
+            found = judged(case)
+            line = {"name": case.name, "seconds": round(time.monotonic() - started, 1)}
+            line["findings"] = [(one.severity, one.key, one.at, one.seen) for one in found]
+            print(json.dumps(line), flush=True)
+
+
+def judged(case):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "train.py").write_text(case.source)
+        alone = None
+        if "twice" in case.options:
+            run(folder, case.ranks(), spawned(case), watched=False)
+        if "alone" in case.options:
+            copy = shutil.copytree(folder, Path(folder, "copy"))
+            alone = Case(run(copy, 1, spawned(case)))
+        judged_case = Case(run(folder, case.ranks(), spawned(case)))
+        judged_case.alone = alone
+        return diagnose(judged_case)
+
+
+def spawned(case):
+    return "mp.spawn" in case.source
+
+
+def run(folder, size, spawned, watched=True):
+    """-> launch.Run, as doctor.launch.observe() gives it."""
+    seen = tempfile.mkdtemp(prefix="doctor-")
+    pids = [
+        fork(rank, size, folder, seen, spawned, watched) for rank in range(1 if spawned else size)
+    ]
+    codes, nows, end, started = {}, {}, "", time.monotonic()
+    while len(codes) < len(pids) and not end and not any(codes.values()):
+        time.sleep(0.05)
+        for pid in set(pids) - set(codes):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        now = launch.states(seen)
+        if watched and now and launch.hangs(now, PATIENCE):
+            end, nows = "hang", now
+        elif time.monotonic() - started > LONGEST:
+            end, nows = "limit", now
+    for pid in pids:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        if pid not in codes:
+            os.waitpid(pid, 0)
+    result = launch.Run(None if end else max(map(abs, codes.values())), end, nows)
+    result.processes = launch.read(seen, nows)
+    shutil.rmtree(seen)
+    return result
+
+
+def fork(rank, size, folder, seen, spawned, watched):
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    os.chdir(folder)
+    os.environ["DDP_DOCTOR_FOLDER"] = seen
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    sys.argv = ["train.py"]
+    S.ended = not watched
+    if spawned:
+        mp.spawn = lambda *args, **more: mp.start_processes(*args, **more, start_method="fork")
+    else:
+        join(rank, size, seen)
+    code = 1
+    try:
+        runpy.run_path("train.py", run_name="__main__")
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        watch.goodbye()
+        os._exit(code)
+
+
+def join(rank, size, seen):
+    """As torchrun would have it, with a store in a file instead of a port."""
+    torch.set_num_threads(1)
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    os.environ |= {name: str(number) for name, number in names.items()}
+    store, init = dist.FileStore(f"{seen}/store", size), dist.init_process_group
+
+    def init_process_group(*args, **more):
+        more = {name: value for name, value in more.items() if name != "init_method"}
+        return init(*args, **{**more, "store": store, "rank": rank, "world_size": size})
+
+    dist.init_process_group = init_process_group
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
