@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -40,7 +41,9 @@ NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of thei
 WHY_NOT = hosts.missing()
 NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 BROWSER = shutil.which("chromium"), shutil.which("chromedriver")
-NEEDS_BROWSER = pytest.mark.skipif(None in BROWSER, reason="needs chromium and chromedriver")
+NEEDS_BROWSER = pytest.mark.skipif(
+    None in BROWSER, reason="apt-get install chromium chromium-driver"
+)
 
 
 def files(ending):
@@ -351,7 +354,7 @@ def pytest_runtest_teardown(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Name the quick tests that compute for more than 5 seconds: they should be marked slow."""
+    """Name the quick tests that compute for more than 5 seconds, and what was skipped and why."""
     costs = {}
     for report in terminalreporter.stats.get("", []):  # setups and teardowns that went well
         if report.when == "teardown" and "slow" not in report.keywords:
@@ -359,3 +362,6 @@ def pytest_terminal_summary(terminalreporter):
     for test, seconds in sorted(costs.items(), key=lambda item: -item[1]):
         if seconds > 5:
             terminalreporter.write_line(f"computed for {seconds:.0f} s, mark it slow: {test}")
+    skipped = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")

@@ -155,6 +155,7 @@ def test_under_torchrun_the_line_stands_above_the_report(reader, stage):
     assert not list(reader.folder.rglob("*.json"))
 
 
+@pytest.mark.slow
 def test_one_rank_per_node_prints_what_all_refuse(reader):
     result = reader.stage("04_ddp_torchrun", "-b 25")
     assert result.err.count("04_ddp_torchrun: error: --batch-size 25 is not divisible") == 1, result
@@ -164,7 +165,9 @@ def test_one_rank_per_node_prints_what_all_refuse(reader):
 
 
 @LINUX
-@pytest.mark.parametrize("stage", ["01_baseline", "03_ddp_spawn"])
+@pytest.mark.parametrize(
+    "stage", ["01_baseline", pytest.param("03_ddp_spawn", marks=pytest.mark.slow)]
+)
 def test_a_checkpoint_that_does_not_fit_leaves_the_last_one_and_the_record(reader, stage):
     folder = reader.folder / "checkpoints"
     folder.mkdir()

@@ -222,6 +222,7 @@ def test_threads_that_torchrun_sets():
         assert re.findall(r"threads:.*", out) == expected, err
 
 
+@pytest.mark.slow
 def test_detail_crashes_ddp_on_gloo(tmp_path):
     script = tmp_path / "wrap.py"
     script.write_text(

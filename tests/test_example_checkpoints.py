@@ -53,6 +53,7 @@ def test_what_only_rank_0_has_read_lets_the_ranks_drift_apart(printed):
         assert between > 1e-2 and to_undisturbed > 1e-3
 
 
+@pytest.mark.slow
 def test_one_rank_goes_on_with_the_same_samples(printed):
     assert float(differences(printed[0], "1 rank resumes")[1]) > 1e-3
     assert differences(printed[0], "1 rank resumes, no dropout") == ("-", "below 1e-06")
@@ -88,7 +89,7 @@ def test_ways_to_begin_within_an_epoch(called):
     assert found["begin the sampler later"] == ["302", "yes", "yes", "no"], result
 
 
-@pytest.mark.skipif(not HAS_TORCHDATA, reason="needs torchdata")
+@pytest.mark.skipif(not HAS_TORCHDATA, reason="pip install torchdata")
 def test_the_stateful_loader_answers_as_the_sampler_does(called):
     result = called(POSITION)
     assert re.search(r"^StatefulDataLoader +302  yes +yes +no$", result.out, re.MULTILINE), result

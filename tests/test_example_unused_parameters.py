@@ -45,6 +45,7 @@ def test_each_way(printed, way, gradients, numbers, ends):
     assert re.search(row, printed.out, re.MULTILINE), printed
 
 
+@pytest.mark.slow
 def test_the_messages(printed):
     for rank in (0, 1):
         assert f"rank {rank}, no flag, only a: {ERROR}" in printed.out

@@ -23,6 +23,7 @@ def test_threads_train_with_the_flags_and_the_record_of_their_stage(reader):
     assert (reader.folder / "checkpoints/02_dp.pt").is_file()
 
 
+@pytest.mark.slow
 @LINUX
 def test_ctrl_c_ends_the_threads_at_once(reader):
     process = reader.start(f"python 02_dp/from_scratch.py --train {ENDLESS}")

@@ -21,8 +21,10 @@ TWO = "torchrun --standalone --nproc-per-node 2"
 FAULTY = "05_multinode/rehearsal/faulty_rank.py"
 CAUSE = re.compile(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)(.*)", re.DOTALL)
 REAL = pytest.mark.skipif("PRETEND_GPUS" in os.environ, reason="needs real GPUs")
-TWO_GPUS = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+TWO_GPUS = pytest.mark.skipif(GPUS < 2, reason="on a machine with two GPUs: make gpu")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="on a machine with GPUs: make gpu"
+)
 
 
 def check_record(reader, world_size):

@@ -37,7 +37,7 @@ def test_the_stopwatch_adds_every_moment_to_a_phase():
     assert seconds["data"] >= 0.04 and seconds["optimizer"] >= 0.02
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a machine with GPUs: make gpu")
 def test_the_stopwatch_waits_for_the_gpu_only_at_the_end():
     x = torch.randn(8192, 8192, device="cuda")
     torch.cuda.synchronize()
@@ -150,6 +150,7 @@ def weights(data, folder):
     return [trained(wrapper, args) for wrapper in (DistributedDataParallel, nn.Sequential)]
 
 
+@pytest.mark.slow
 def test_ddp_gives_all_ranks_equal_weights(small_data, tmp_path):
     first, *others = on_ranks(3, weights, Path(small_data), tmp_path)
     for with_ddp, without in others:

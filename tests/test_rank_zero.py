@@ -6,6 +6,7 @@ SCRIPT = "04_ddp_torchrun/rank_zero.py"
 TORCHRUN = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} -b 24"
 
 
+@pytest.mark.slow
 def test_rank_0_stops_all_ranks_at_the_target(reader):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -176,6 +176,7 @@ def test_a_step_that_the_scaler_skips_moves_no_learning_rate():
     assert skipped > 0 and schedule.last_epoch == 8 - skipped
 
 
+@pytest.mark.slow
 def test_a_path_with_letters_that_the_terminal_lacks(reader):
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     result = reader.stage("01_baseline", "-e 1 --record zahlen-für-später", **env)
