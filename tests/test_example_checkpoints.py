@@ -59,6 +59,7 @@ def test_one_rank_goes_on_with_the_same_samples(printed):
     assert differences(printed[0], "1 rank resumes, no dropout") == ("-", "below 1e-06")
 
 
+@pytest.mark.slow
 def test_the_file_is_whole_and_loads_with_the_default(printed):
     folder = printed[1]
     state = torch.load(folder / "checkpoint.pt")
@@ -69,6 +70,7 @@ def test_the_file_is_whole_and_loads_with_the_default(printed):
     assert not list(folder.glob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_printed(printed, reader):
     _, *tables = re.findall(r"<!-- prints -->\n\n```\n(.+?)```", PAGE, re.DOTALL)
     assert len(tables) == 2

@@ -55,6 +55,7 @@ def test_the_messages(printed):
     assert ERROR in " ".join(PAGE.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "own", "averaged"),
     [
@@ -84,6 +85,7 @@ def test_an_optimizer_skips_none_but_not_zeros():
         assert (parameter.item() != 1.0) == moves
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_printed(printed):
     tables = re.findall(r"<!-- prints -->\n\n```\n(.+?)```", PAGE, re.DOTALL)
     assert len(tables) == 2 and all(table in printed.out for table in tables), printed
