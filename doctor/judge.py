@@ -310,8 +310,9 @@ def judge_batch(case):
 
 def facts(case):
     """Of one optimizer, the first that DDP serves: samples per step of all ranks, rate, loss."""
-    served = [key for key, _, _ in case.joint()] if case.ranks else []
-    first = next(iter(served or case.steps or case.optimizers), None)
+    served = [key for key, one in case.optimizers.items() if any(one["ddps"])]
+    joint = [key for key, _, _ in case.joint()] if case.ranks else []
+    first = next(iter(joint or served or case.steps or case.optimizers), None)
     groups = [list(ranks.values()) for _, ranks in case.steps.get(first, [])]
     if len(case.ranks) == 1:
         groups = [[s] for s in case.ranks[0].all("step") if s["optimizer"] == first]

@@ -140,7 +140,8 @@ def factor_of(node):
 
 def targets_of(node, factor):
     """The number of targets that a mean is over, as far as the graph shows it."""
-    if node.name().startswith("SumBackward"):  # divided by the count
+    summed = node.name().startswith("SumBackward") or getattr(node, "_saved_reduction", 1) == 2
+    if summed:  # and divided by the count
         return 1 / factor if factor != 1 else None
     sizes = getattr(node, "_saved_self_sym_sizes", ()) if node.name() == "MeanBackward0" else ()
     return math.prod(sizes) if sizes else getattr(node, "_saved_total_weight", None)
