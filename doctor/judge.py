@@ -40,7 +40,7 @@ def judge_forward(case):
     """Only the forward pass of the DDP object prepares backward() to average gradients."""
     for severity, step, seen in differences(case, "not-through-ddp"):
         at = step["passes"][-1]["at"] if step["passes"] else step["at"]
-        yield severity, at, f"{seen}; no forward pass before this backward() was a call of DDP"
+        yield severity, at, f"{seen}; before this backward() the DDP that holds them was not called"
 
 
 @finds("last-pass-not-synced", "docs/gradient_accumulation.md", "09")
@@ -169,7 +169,7 @@ def judge_counts(case):
             return
 
 
-@finds("accumulation-weight", "docs/gradient_accumulation.md#what-to-watch", "08")
+@finds("accumulation-weight", "docs/gradient_accumulation.md#what-to-watch")
 def judge_accumulation(case):
     """The loss has to be divided by the number of micro-batches that the step really has."""
     for _, _, steps in case.joint():
@@ -283,6 +283,7 @@ def judge_talk(case):
         calls = [
             c for s in steps for c in s["comms"] if c["op"] in ("barrier", "all_reduce", "reduce")
         ]
+        calls = [c for c in calls if not c["by_torch"]]  # Join, SyncBatchNorm
         for at, op in sorted({(c["at"], c["op"]) for c in calls if c["numel"] <= 4}):
             hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
             late = op == "barrier" or all(c["when"] != "in step" for c in hits)
@@ -308,15 +309,20 @@ def judge_batch(case):
 
 
 def facts(case):
-    """Of the first optimizer that DDP serves: samples per step of all ranks, rate, loss."""
-    groups = [list(ranks.values()) for _, _, steps in case.joint() for _, ranks in steps]
+    """Of one optimizer, the first that DDP serves: samples per step of all ranks, rate, loss."""
+    served = [key for key, one in case.optimizers.items() if any(one["ddps"])]
+    joint = [key for key, _, _ in case.joint()] if case.ranks else []
+    first = next(iter(joint or served or case.steps or case.optimizers), None)
+    groups = [list(ranks.values()) for _, ranks in case.steps.get(first, [])]
     if len(case.ranks) == 1:
-        groups = [[s] for s in case.ranks[0].all("step")]
-    groups = [group for group in groups if all(s["samples"] for s in group)]
+        groups = [[s] for s in case.ranks[0].all("step") if s["optimizer"] == first]
     if not groups:
         return {}
     samples, first = common(sum(s["samples"] for s in group) for group in groups), groups[0][0]
     losses = [s["passes"][0]["loss"] for s in groups[0] if s["passes"]]
     loss = sum(losses) / len(losses) if losses and None not in losses else None
-    where = {"steps": len(groups), "rate": first["rates"][0], "at": first["at"]}
+    rates = [group[0]["rates"][0] for group in groups]
+    rate = max(rates) if all(type(one) is float for one in rates) else rates[0]
+    same = len(set(rates)) == 1
+    where = {"steps": len(groups), "rate": rate, "same_rate": same, "at": first["at"]}
     return {"samples": samples, "first_loss": loss, **where}

@@ -130,16 +130,29 @@ def evaluations(case):
     return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
 
 
+def each_once(case):
+    """Were the samples of every evaluation counted on all ranks, and each of them once?"""
+    groups = evaluations(case)
+    counts = [Counter(i for e in epochs for i in e["indices"]) for epochs in groups]
+    whole = len(groups) == max(
+        len([e for e in r.epochs(False) if not e["grad"]]) for r in case.ranks
+    )
+    alike = [len({e["order"] for e in epochs}) == 1 for epochs in groups]
+    once = all(c.total() == len(c) or same for c, same in zip(counts, alike))
+    return bool(groups) and whole and once
+
+
 @finds("padded-evaluation", "docs/uneven_inputs.md", "02")
 def judge_padding(case):
-    """DistributedSampler repeats samples until all ranks have equally many."""
+    """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
     for epochs in evaluations(case):
         counts = Counter(i for e in epochs for i in e["indices"])
-        extra, same_split = (
-            counts.total() - len(counts),
-            len({str(e["chain"]) for e in epochs}) == 1,
-        )
-        if 0 < extra < len(epochs) and same_split and any(e["added"] for e in epochs):
+        extra = counts.total() - len(counts)
+        same_split = len({str(e["chain"]) for e in epochs}) == 1
+        parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
+        batch = max(-(-e["count"] // e["delivered"]) for e in epochs) if parts else 1
+        padded = 0 < extra < len(epochs) * (1 if divided(epochs) else batch)
+        if padded and same_split and any(e["added"] for e in epochs):
             gathered = any("gather" in op for e in epochs for op in e["added"])
             fine = "; fine if what is double is cut off after gathering" if gathered else ""
             twice = short(sorted(i for i, n in counts.items() if n > 1))
@@ -147,12 +160,12 @@ def judge_padding(case):
             yield (
                 "check" if gathered else "wrong",
                 epochs[0]["at"],
-                f"{text}: number {twice} counted twice{fine}",
+                f"{text}: numbers counted twice: {twice}{fine}",
             )
             return
 
 
-@finds("part-of-evaluation", "docs/corrections.md#testing-and-collectives", "03")
+@finds("part-of-evaluation", "docs/corrections.md#testing-and-collectives")
 def judge_parts(case):
     """Each rank's figure is that of its part: add up the counts with all_reduce."""
     for epochs in evaluations(case):

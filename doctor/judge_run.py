@@ -32,18 +32,45 @@ def states(case):
     return "; ".join(map(state, case.ranks))
 
 
+def steps_differ(case):
+    """Does a rank wait in a step of training, and another not, where no "if rank == 0" led it?"""
+    stuck = waiting(case)
+    apart = [r for r in stuck if not trains(r)]
+    led = same_epochs(case) and any(guard(r.now.get("callers") or []) for r in apart)
+    return 0 < len(stuck) - len(apart) < len(case.ranks) and not led
+
+
 def trains(rank):
     return rank.waits and (rank.now["op"] == "backward" or rank.now.get("training", False))
+
+
+def same_epochs(case):
+    """Have all ranks finished as many epochs, of as many batches? Then no data ran out."""
+    epochs = [[e["delivered"] for e in r.epochs(True)] for r in case.ranks]
+    return bool(epochs[0]) and all(own == epochs[0] for own in epochs)
+
+
+def guard(lines):
+    """The "if" with the rank in it around one of these lines of the script, or None."""
+    for name, _, line in [at.rpartition(":") for at in lines]:
+        for node in nodes_of(name):
+            inside = isinstance(node, ast.If) and node.lineno < int(line) <= node.end_lineno
+            if inside and re.search("rank|master|is_main", ast.unparse(node.test), re.I):
+                return f"{name}:{line}"
+    return None
+
+
+def nodes_of(name):
+    try:
+        return list(ast.walk(ast.parse(Path(name).read_text())))
+    except (OSError, SyntaxError, ValueError):
+        return []
 
 
 def leaves_loop(at):
     """The "if" that leaves, or skips, in the loop around this line of the script, or None."""
     name, _, line = at.rpartition(":")
-    try:
-        nodes = list(ast.walk(ast.parse(Path(name).read_text())))
-    except (OSError, SyntaxError, ValueError):
-        return None
-    loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
+    loops = [n for n in nodes_of(name) if isinstance(n, (ast.For, ast.While))]
     for loop in [n for n in reversed(loops) if n.lineno <= int(line) <= n.end_lineno]:
         for node in ast.walk(loop):
             body = node.body if isinstance(node, ast.If) else []
@@ -55,8 +82,7 @@ def leaves_loop(at):
 @finds("left-early", "04_ddp_torchrun/README.md", "18")
 def judge_left_early(case):
     """A rank that decides by a number of its own leaves the others waiting: reduce it first."""
-    stuck = waiting(case)
-    if 0 < sum(map(trains, stuck)) < len(case.ranks):
+    if steps_differ(case):
         steps = [e for r in case.ranks for e in r.all("step")]
         line = leaves_loop(max(steps, key=lambda e: e["n"])["at"]) if steps else None
         if line:
@@ -66,9 +92,8 @@ def judge_left_early(case):
 @finds("uneven-steps", "docs/uneven_inputs.md", "17")
 def judge_uneven(case):
     """The rank with one step more waits in it for the others, which have no more data."""
-    stuck = waiting(case)
-    if 0 < sum(map(trains, stuck)) < len(case.ranks) and not case.has("left-early"):
-        yield "wrong", next(r for r in stuck if trains(r)).now["at"], states(case)
+    if steps_differ(case) and not same_epochs(case) and not case.has("left-early"):
+        yield "wrong", next(r for r in case.ranks if trains(r)).now["at"], states(case)
 
 
 @finds("one-rank-communicates", "docs/corrections.md#testing-and-collectives", "16")
@@ -80,7 +105,11 @@ def judge_one_rank(case):
             case.ranks
         )
         text = "; all are in the same call: is the network or a process broken?" if alike else ""
-        yield "check" if alike else "wrong", stuck[0].now["at"], states(case) + text
+        apart = next((r for r in stuck if not trains(r)), stuck[0])
+        lines = apart.now.get("callers") or [apart.now["at"]]
+        at = guard(lines) or lines[0]
+        text += f"; rank {apart.number} was led there by {at}" if at != lines[0] else ""
+        yield "check" if alike else "wrong", at, states(case) + text
 
 
 @finds("crossed-order", "docs/corrections.md#testing-and-collectives", "15")
@@ -156,7 +185,7 @@ def judge_writers(case):
             return
 
 
-@finds("optimizer-not-restored", "docs/checkpoints.md#what-goes-into-a-checkpoint", "14")
+@finds("optimizer-not-restored", "docs/checkpoints.md#what-goes-into-a-checkpoint")
 def judge_restart(case):
     """Without its state (momentum) a resumed run differs from one without a stop."""
     for rank in [r for r in case.ranks[:1] if any(s["momentum"] for s in r.all("step"))]:
@@ -266,6 +295,7 @@ def judge_own_loss(case):
 def judge_end(case):
     """NCCL warns, and a rank that others still need may be gone."""
     left = [r for r in case.ranks if r.all("exit") and not r.all("destroy", "raised")]
+    left = [r for r in left if r.init["own"]]  # a library that joins the group shall leave it
     if left and case.run.code == 0:
         text = f"{len(left)} of {len(case.ranks)} ranks ended without destroy_process_group()"
         yield "check", left[0].init["at"], f"{text}; fine if a library does so"

@@ -26,6 +26,11 @@ MOST = 3000  # events of one kind: the files stay small however long the run is
 EVERY = 50  # steps whose fingerprints may wait on a GPU until they are read
 
 
+def new_step():
+    """What happened since the last step; samples by the DDP object, and read from loaders."""
+    return {"passes": [], "comms": [], "forwards": 0, "samples": Counter(), "read": 0}
+
+
 class State:
     """What this process remembers between two events; a forked child starts anew."""
 
@@ -34,8 +39,8 @@ class State:
         self.queue, self.written, self.on_device = [], Counter(), False
         self.waits, self.forked, self.ended = False, False, False
         self.passed = self.steps = self.backwards = self.synced = self.added = 0  # from the start
-        self.step = {"passes": [], "comms": [], "forwards": 0, "samples": 0}  # since the last one
-        self.groups, self.reduced, self.ddps = Counter(), {}, weakref.WeakSet()
+        self.step = new_step()
+        self.groups, self.reduced, self.ddps = Counter(), {}, weakref.WeakKeyDictionary()
         self.optimizers, self.signatures = weakref.WeakKeyDictionary(), Counter()
         self.loaders, self.datasets = weakref.WeakKeyDictionary(), {}
         self.epochs, self.evaluations = [], []
@@ -114,6 +119,23 @@ def caller():
     while frame and not is_script(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def callers(most=4):
+    """The lines of the reader's files that led here, the innermost first."""
+    frame, lines = caller(), []
+    while frame and len(lines) < most:
+        lines += [site(frame)] if is_script(frame.f_code.co_filename) else []
+        frame = frame.f_back
+    return lines
+
+
+def called_from():
+    """The file that calls the watched function: the reader's, a library's or PyTorch's."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(HERE):
+        frame = frame.f_back
+    return frame.f_code.co_filename
 
 
 def site(frame=None):

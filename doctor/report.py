@@ -1,9 +1,12 @@
 """The words: facts first, then findings, then what was in order, then what could not be judged."""
 
 import dataclasses
+import re
 import textwrap
 
 from .judge import facts
+from .judge_data import each_once
+from .judge_run import LOST
 
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
@@ -22,32 +25,60 @@ def show(case, found):
             print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
     lists = {"Looked at, and in order": in_order(case), "Not judged": not_judged(case)}
     for title, texts in lists.items():
-        print(f"\n{title}:" if texts else "")
+        if texts:
+            print(f"\n{title}:")
         for text in texts:
             print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
     if exit_code(case, found) == 0:
-        print("\nIn what was looked at, nothing is wrong.")
+        checks = sum(one.severity == "check" for one in found)
+        above = f"{checks} check(s) above; nothing certain is wrong."
+        print("\n" + (above if checks else "In what was looked at, nothing is wrong."))
 
 
 def sentence(case):
     """The facts of the run."""
     run, known = case.run, facts(case)
     parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
-    parts.append(f"{len(case.ranks)} rank(s) seen")
+    parts += [*failures(case), f"{len(case.ranks)} rank(s) seen"]
     if known:
-        steps = f"{known['steps']} steps of {known['samples']} samples over all ranks"
-        parts.append(f"{steps}, learning rate {known['rate']}")
+        steps = f"{known['steps']} steps of {known['samples'] or '?'} samples over all ranks"
+        rate = f"{known['rate']:.4g}" if type(known["rate"]) is float else known["rate"]
+        most = "" if known["same_rate"] else "at most "
+        parts.append(f"{steps}, learning rate {most}{rate}")
     if case.wraps:
         parts.append(f"DDP averages {case.wraps[0]['bytes']:,} bytes of gradients")
-    for rank in case.ranks[:1]:
-        parts += [
-            f"rank 0 reads {e['count']} samples without training" for e in rank.epochs(False)[-1:]
-        ]
-    for rank in case.ranks:
-        parts += [f"rank {rank.number} raised {e['error']} ({e['at']})" for e in rank.all("raised")]
-        if not run.end and not rank.all("exit", "raised"):
-            parts.append(f"rank {rank.number} ended without a word (killed?)")
+    parts += evaluated(case)
     return "; ".join(parts) + "."
+
+
+def failures(case):
+    """How ranks failed: the first cause first, then those that lost the connection by it."""
+    texts = []
+    for rank in case.ranks:
+        for event in rank.all("raised"):
+            error = event["error"].split(". ")[0]  # gloo adds a page of advice
+            text = f"rank {rank.number} raised {error} ({event['at']})"
+            texts.append((bool(re.search(LOST, error, re.I)), event["time"], text))
+        if not case.run.end and not rank.all("exit", "raised"):
+            texts.append((False, 0, f"rank {rank.number} ended without a word (killed?)"))
+    return [text for _, _, text in sorted(texts)]
+
+
+def evaluated(case):
+    """How many samples each rank read after its last training, summed over its loaders."""
+    counts = {}
+    for rank in case.ranks:
+        last = {}
+        for event in rank.all("epoch"):
+            last = {} if event["backwards"] else {**last, event["loader"]: event["count"]}
+        counts[rank.number] = sum(last.values())
+    some = {rank: count for rank, count in counts.items() if count}
+    total = f" ({sum(some.values())} in all)" if len(some) > 1 else ""
+    if len(some) == len(counts) > 1 and len(set(some.values())) == 1:
+        return [f"each rank evaluates {counts[case.ranks[0].number]} samples{total}"]
+    return [", ".join(f"rank {r} evaluates {n} samples" for r, n in some.items()) + total] * bool(
+        some
+    )
 
 
 def in_order(case):
@@ -66,7 +97,7 @@ def in_order(case):
             "same-data same-order split-differs samples-missing unequal-epochs",
         ),
         "each sample counts once in evaluation, and results are brought together": (
-            any(not e["backwards"] for e in epochs),
+            each_once(case),
             "padded-evaluation part-of-evaluation buffers-differ",
         ),
         "collectives have the same order on all ranks": (
@@ -85,6 +116,7 @@ def not_judged(case):
     """What could not be looked at, and why."""
     events = [e for rank in case.ranks for e in rank.all("epoch")]
     sharded = any(not o["plain"] for o in case.optimizers.values())
+    compiled = any(rank.all("compiled") for rank in case.ranks)
     unseen = {f"{e['watcher']}: {e['error']}" for r in case.ranks for e in r.all("unseen")}
     reasons = {
         "anything: no process joined a group (or Python ran with -I, -E or -S)": not case.ranks,
@@ -92,6 +124,7 @@ def not_judged(case):
         "what would have come after the end of this run": case.run.end or case.run.code,
         "weights and gradients that are sharded (FSDP, tensor parallelism)": sharded,
         "which samples an IterableDataset gave": any(e["iterable"] for e in events),
+        "compiled code: forward passes that torch.compile traces are not watched": compiled,
         "differences that Join or a communication hook makes on purpose": case.loose,
         "training steps: no two ranks made the same one": case.ranks and not case.steps,
         "what DDP does: nothing was wrapped by it": case.steps and not case.wraps,

@@ -14,7 +14,9 @@ import sys
 
 from .record import (
     S,
+    called_from,
     caller,
+    callers,
     fingerprints,
     flush,
     forked,
@@ -131,6 +133,7 @@ def note_init(args, kwargs):
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
     local, rank = os.environ.get("LOCAL_RANK"), dist.get_rank()
     place = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
+    place["own"] = is_script(called_from())
     write("init", rank=rank, world=dist.get_world_size(), backend=dist.get_backend(), **place)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
     if local not in (None, str(rank)) and sys.getprofile() is None:
@@ -166,7 +169,7 @@ def around_collective(name, original, *args, **kwargs):
     if S.waits:
         return original(*args, **kwargs)
     quietly(note_collective, name, [*args, *kwargs.values()])
-    with waiting(name):
+    with waiting(name, callers=quietly(callers)):
         return original(*args, **kwargs)
 
 
@@ -180,6 +183,7 @@ def note_collective(name, values):
     if frame and frame.f_code.co_name != "<module>":  # which of several things is it about?
         words = {k: v for k, v in frame.f_locals.items() if type(v) is str and len(v) < 60}
     call = {"op": name, "at": site(frame), "numel": tensor.numel() if tensor is not None else 0}
+    call["by_torch"] = called_from().startswith(os.path.dirname(torch.__file__))
     ranks = dist.get_process_group_ranks(group) if group else None
     write("collective", **call, group=ranks, words=words, step=S.steps)
     note_in_step(call)

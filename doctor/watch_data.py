@@ -115,8 +115,10 @@ def around_next(original, self):
             quietly(close_epochs, epoch["loader"])
         raise
     if epoch:
-        epoch["grad"] = torch.is_grad_enabled()
+        epoch["grad"] = torch.is_grad_enabled() and not S.evaluating
         epoch["delivered"] += 1
+        if epoch["grad"] and len(self.doctor_lists) >= epoch["delivered"]:
+            S.step["read"] += len(self.doctor_lists[epoch["delivered"] - 1])
     return batch
 
 
@@ -253,6 +255,7 @@ DATA = {
     "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
     "torch save": around_save,
     "torch load": around_load,
+    "torch compile": noting(lambda *a, **k: write("compiled")),
     "torch set_num_threads": around_threads,
     "builtins print": around_print,
     "multiprocessing.queues:Queue put": noting(note_sent),

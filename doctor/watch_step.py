@@ -16,6 +16,7 @@ from .record import (
     flush,
     is_rank,
     is_script,
+    new_step,
     noting,
     quietly,
     show_now,
@@ -27,6 +28,7 @@ NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
 
 
 def note_in_step(call):
+    """A collective or clipping, and how far the step had got."""
     passes = S.step["passes"]
     when = "after backward" if passes else "in step" if S.step["forwards"] else "before"
     synced = bool(passes) and passes[-1]["sync"]
@@ -34,9 +36,10 @@ def note_in_step(call):
         S.step["comms"].append({**call, "when": when, "passes": len(passes), "synced": synced})
 
 
-def around_ddp_init(original, self, module, *args, **kwargs):
-    original(self, module, *args, **kwargs)
-    quietly(note_ddp, self, module)
+def around_ddp_init(original, self, *args, **kwargs):
+    """Not __init__ itself: its warnings are to name the line of the script."""
+    original(self, *args, **kwargs)
+    quietly(note_ddp, self, self.module)
 
 
 def note_ddp(ddp, module):
@@ -47,7 +50,7 @@ def note_ddp(ddp, module):
     name = f"{ranks} {S.groups[str(ranks)]}"
     reduced = [p for p in module.parameters() if p.requires_grad]
     S.reduced.update({id(p): (weakref.ref(p), name) for p in reduced})
-    S.ddps.add(ddp)
+    S.ddps[ddp] = name
     size = sum(p.numel() * p.element_size() for p in reduced)
     norms = [k for k in NORMS if any(k in type(m).__name__ for m in module.modules())]
     unused = getattr(ddp, "find_unused_parameters", False)
@@ -80,7 +83,8 @@ def note_forward(ddp, args, kwargs):
     if ddp.module.training:
         tensor = first_tensor([*args, *kwargs.values()])
         S.step["forwards"] += 1
-        S.step["samples"] += tensor.shape[0] if tensor is not None and tensor.dim() else 0
+        samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
+        S.step["samples"][S.ddps.get(ddp)] += samples
         if S.step["forwards"] == 1 and S.steps < 20:
             S.step["inputs"], S.step["forward"] = fingerprints([tensor]), site()
 
@@ -136,7 +140,8 @@ def factor_of(node):
 
 def targets_of(node, factor):
     """The number of targets that a mean is over, as far as the graph shows it."""
-    if node.name().startswith("SumBackward"):  # divided by the count
+    summed = node.name().startswith("SumBackward") or getattr(node, "_saved_reduction", 1) == 2
+    if summed:  # and divided by the count
         return 1 / factor if factor != 1 else None
     sizes = getattr(node, "_saved_self_sym_sizes", ()) if node.name() == "MeanBackward0" else ()
     return math.prod(sizes) if sizes else getattr(node, "_saved_total_weight", None)
@@ -167,6 +172,8 @@ def note_step(optimizer, closure=False):
     S.steps += 1
     groups, n = optimizer.param_groups, own["n"]
     what = {"optimizer": own["key"], "n": n, "at": site(), "fresh": not optimizer.state, **S.step}
+    served = sum(S.step["samples"][name] for name in own["ddps"])
+    what["samples"] = served or S.step["read"]  # no DDP was seen: what the loaders gave
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [g["lr"] if isinstance(g["lr"], float) else str(g["lr"]) for g in groups]
     what["momentum"] = any(g.get("momentum") or "betas" in g for g in groups)
@@ -175,7 +182,7 @@ def note_step(optimizer, closure=False):
         what["weights"] = fingerprints(parameters)
     if S.steps <= 20:
         what["draws"] = draws()
-    S.step = {"passes": [], "comms": [], "forwards": 0, "samples": 0}
+    S.step = new_step()
     if sys.getprofile() is look_for_devices:
         sys.setprofile(None)
     write("step", **what)
@@ -192,10 +199,10 @@ def introduce(optimizer, parameters):
     shapes = [list(p.shape) for p in parameters]
     signature = str([sorted({d for d in ddps if d}), shapes])
     S.signatures[signature] += 1
-    S.optimizers[optimizer] = {"key": f"{signature} {S.signatures[signature]}", "n": 0}
+    key = f"{signature} {S.signatures[signature]}"
+    S.optimizers[optimizer] = {"key": key, "n": 0, "ddps": {d for d in ddps if d}}
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     numels = [p.numel() for p in parameters]
-    key = S.optimizers[optimizer]["key"]
     write("optimizer", key=key, at=site(), plain=plain, ddps=ddps, numels=numels)
 
 
@@ -239,7 +246,7 @@ def note_clip(norm, parameters):
     scaled = any(p["scaled"] for p in S.step["passes"])
     if scaled and not any(id(p) in S.unscaled for p in parameters) and S.written["clip"] == 0:
         write("clip", at=site(), norm=float(norm) if norm is not None else None, factor=S.scale())
-    note_in_step({"op": "clip", "at": site(), "numel": 0})
+    note_in_step({"op": "clip", "at": site(), "numel": 0, "by_torch": False})
 
 
 def around_scale(original, self, outputs):
@@ -274,7 +281,7 @@ def note_devices(frame, value):
 
 
 STEP = {
-    "torch.nn.parallel:DistributedDataParallel __init__": around_ddp_init,
+    "torch.nn.parallel:DistributedDataParallel _ddp_init_helper": around_ddp_init,
     "torch.nn.parallel:DistributedDataParallel forward": around_forward,
     "torch.nn.parallel:DistributedDataParallel register_comm_hook": noting(
         lambda *a, **k: write("hook")
