@@ -4,6 +4,7 @@
     python compare.py --only 03 04 -b 120   # some of them, with other settings
     python compare.py --repeat 3            # each three times, in turns: minimum and maximum
     python compare.py --no-run              # read the records in timings/ again, draw nothing
+    python compare.py --together            # stages 3 to 5 run the same step: they in one row
     python compare.py A B                   # two records, or two folders of them, phase by phase
 
 Rows that differ in anything but the way they are parallel get no ratio, and a note says why.
@@ -45,6 +46,7 @@ def main():
             return compare_pairs(*args.pair)
         rows, failed = (records.read_folder(args.record), []) if args.no_run else run_all(args)
         rows = {name: row for name, row in rows.items() if row[0]["stage"][:2] in args.only}
+        rows = records.together(rows) if args.together else rows
         if rows:
             tables = records.about(rows), records.speed_table(rows), records.phase_table(rows)
             print("", "\n\n".join(tables), sep="\n")
@@ -72,6 +74,7 @@ def parse():
     add("--device", choices=("cpu", "cuda"), default="cuda" if gpus else "cpu")
     add("--data", type=Path, help="MNIST's folder ($MNIST_ROOT, else data)")
     add("--record", type=Path, default=Path("timings"), help="folder of the records (timings)")
+    add("--together", action="store_true", help="stages 3 to 5 in one row: they run the same step")
     add("--picture", action="store_true", help="with --no-run: draw compare.png there, too")
     settings = parser.add_argument_group("settings of every stage, as in its own --help")
     for name in SETTINGS:
@@ -292,10 +295,14 @@ def draw(rows, path):
     axes, places, ends = figure.subplots(), range(len(rows)), [0.0] * len(rows)
     for phase, color in PHASES.items():
         widths = [median(records.phases_of(row)[phase]) for row in rows.values()]
-        bars = axes.barh(places, widths, 0.7, ends, color=color, label=phase)
+        axes.barh(places, widths, 0.7, ends, color=color, label=phase)
         ends = [end + width for end, width in zip(ends, widths)]
     speeds = [f" {median(map(records.speed, row)):,.0f} images/s" for row in rows.values()]
-    axes.bar_label(bars, speeds)
+    for place, row in zip(places, rows.values()):  # from the quickest to the slowest repeat
+        steps = [median(records.phases_of([record])["step"]) for record in row]
+        axes.plot((min(steps), max(steps)), (place, place), "k|-", linewidth=1, markersize=6)
+        ends[place] = max(ends[place], *steps)
+        axes.annotate(speeds[place], (ends[place], place), va="center")
     labels = [records.label(rows, row[0]) for row in rows.values()]
     axes.set_yticks(places, labels, parse_math=False)  # a $ in a name is a $
     axes.set(xlabel="milliseconds of one optimizer step", ylim=(len(rows) - 0.4, -0.6))
@@ -306,7 +313,7 @@ def draw(rows, path):
     figure.supxlabel(records.about(rows), x=0.01, **style)
     with io.BytesIO() as png, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the font lacks a letter
-        figure.savefig(png, dpi=120, facecolor="white")
+        figure.savefig(png, dpi=200, facecolor="white")
         save(path, png.getvalue())
     print(f"\npicture: {path}")
 

@@ -44,7 +44,7 @@ def main() -> None:
         parser.error(reason)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # or each torchrun prints that it does this
     rehearsal.exit_on_signals()  # and take the nodes down
-    about = f"{common.device_name()}, torch {torch.__version__}"
+    about = common.about()
     found = {"about": about, "ranks": RANKS, "one machine": on_this_machine(args.rounds)}
     found["cables of 100 Mb/s"] = on_slow_cables(args.rounds)
     print(f"milliseconds of an all-reduce by bytes, {RANKS} ranks, {about}")

@@ -147,7 +147,7 @@ def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: flo
         batch = args.batch // args.ranks * n if args.weak else args.batch
         if n <= batch:
             computing = flops * batch / n / (args.tflops * 1e12)
-            way = tree if args.tree else ring
+            way = pipelined_tree if args.tree else ring
             each = [way(n, size, latency, bandwidth) for size in buckets]
             # Backward is two thirds of the operations. All buckets but the last leave during it.
             backward = max(computing * 2 / 3, sum(each[:-1]))
@@ -156,7 +156,7 @@ def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: flo
     return rows
 
 
-def tree(n: int, size: int, latency: float, bandwidth: float) -> float:
+def pipelined_tree(n: int, size: int, latency: float, bandwidth: float) -> float:
     """Seconds of an all-reduce up and down a tree in pipelined pieces: a rank sends it twice."""
     return 2 * math.ceil(math.log2(n)) * latency + (2 * size / bandwidth if n > 1 else 0)
 

@@ -36,6 +36,7 @@ def main() -> None:
     args = common.parse(common.flags(__doc__))
     torch.set_num_threads(1)
     about = f"Largest difference of a parameter to stage 1: {STEPS} steps, {BATCH} images, lr {LR}"
+    about += f"\n{common.about()}"
     titles = ["BatchNorm", *(f"{norm}, {str(dtype)[6:]}" for dtype in DTYPES for norm in NORMS)]
     rows = []
     for way, distances in table().items():

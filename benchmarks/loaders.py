@@ -40,7 +40,7 @@ def main() -> None:
         for way, (loader, prepare) in ways.items():
             runs[way].append(measure(loader, prepare))
     quickest = {way: min(own, key=lambda run: sum(run.values())) for way, own in runs.items()}
-    about = f"{common.device_name()}, torch {torch.__version__}"
+    about = common.about()
     dataset = common.dataset_name(test_set)
     print(f"milliseconds per step of {BATCH} images of {dataset}, one thread, {about}")
     rows = [[way, *run.values(), sum(run.values())] for way, run in quickest.items()]

@@ -41,12 +41,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=counts, help="in each rank")
     args = common.parse(parser, rounds=1)
     torch.set_num_threads(1)
-    about = f"{common.device_name()}, torch {torch.__version__}"
-    gil_about = f"{CORES} cores, Python {sys.version.split()[0]}, {about}"
+    gil_about = f"Python {sys.version.split()[0]}, {common.about()}"
     sizes = under_one_gil(args.rounds)
     print(f"two threads or processes against one thread, {gil_about}")
     print(tabulate(sizes, headers="keys", floatfmt=".2f"), "\n")
-    about = f"2 ranks on {CORES} cores, {about}"
+    about = f"2 ranks, {common.about()}"
     ranks = common.on_ranks(2, in_each_rank, args.threads, args.rounds)
     print(f"milliseconds of a step by threads in each rank, {about}")
     print(tabulate(ranks[0].items(), floatfmt=".2f"))

@@ -22,17 +22,17 @@ from .report import as_json, exit_code, show
 
 ORDER = ("wrong", "check", "wasteful")
 COPIED = 200_000_000  # bytes of the folder, at most, for the run on one rank
-RANKS = (
-    "--nproc-per-node --nproc_per_node --num-processes --num_processes --world-size --world_size"
-)
+RANKS = [  # the flags that say how many ranks are started
+    *("--nproc-per-node", "--nproc_per_node", "--num-processes", "--num_processes"),
+    *("--world-size", "--world_size"),
+]
 
 
 def main():
     args = parse_args()
     try:
-        alone = (
-            run_alone(args) if args.alone else None
-        )  # first: the other run may save a checkpoint
+        # First, since the other run may save a checkpoint.
+        alone = run_alone(args) if args.alone else None
         case = Case(observe(args.command, args.patience, args.limit))
     except OSError as error:
         print(f"doctor: {args.command[0]} cannot be started: {error.strerror}", file=sys.stderr)
@@ -89,7 +89,7 @@ def on_one_rank(command):
     words = list(command)
     for number, word in enumerate(words):
         flag, equals, _ = word.partition("=")
-        if flag in RANKS.split() and (equals or number + 1 < len(words)):
+        if flag in RANKS and (equals or number + 1 < len(words)):
             words[number if equals else number + 1] = f"{flag}=1" if equals else "1"
             return words
     return None

@@ -265,7 +265,7 @@ def judge_random_numbers(case):
             states = [{rank.get(name) for rank in row} for row in drawn]
             pairs = list(zip(states, states[1:]))
             drew = [a for a, b in pairs if len(a) == len(b) == 1 and a != b]
-            if len(drew) > len(pairs) / 2:
+            if len(drew) > min(4, len(pairs) / 2):  # until evaluations of other lengths draw, too
                 first = one_of(steps[0][1])
                 text = (
                     f"between {len(drew) + 1} of {len(drawn)} steps all ranks drew the same numbers"

@@ -198,9 +198,9 @@ def judge_same_evaluation(case):
 def judge_mode(case):
     """In train mode BatchNorm uses the batch and dropout drops: call model.eval() before."""
     norms = sorted({norm for wrap in case.wraps for norm in wrap["norms"]})
-    for event in case.ranks[0].all("evaluation") if norms else ():
-        if event.get("training"):
-            text = f"a forward pass without gradients in train mode, of a model with {short(norms)}"
+    for event in case.ranks[0].all("evaluation", "epoch") if norms else ():
+        if event.get("training") or event.get("train_mode"):
+            text = f"data are evaluated in train mode, and the model has {short(norms)}"
             yield "check", event["at"], f"{text}; fine if that is wanted (MC dropout, statistics)"
             return
 

@@ -190,21 +190,16 @@ def judge_restart(case):
     """Without its state (momentum) a resumed run differs from one without a stop."""
     for rank in [r for r in case.ranks[:1] if any(s["momentum"] for s in r.all("step"))]:
         for event in rank.all("save", "load"):
-            resumes = event["weights"] and event["counters"]
             later = [e["kind"] for e in rank.events[rank.events.index(event) :]]
             unused = event["kind"] == "load" and "restore" not in later and "step" in later
-            if resumes and (not event["optimizer"] or unused):
-                text = f"the checkpoint has weights and {short(event['counters'])}"
-                what = (
-                    "its optimizer's state is not loaded"
-                    if event["optimizer"]
-                    else "no optimizer's state"
-                )
-                yield (
-                    "check",
-                    event["at"],
-                    f"{text}, but {what}; fine if no run is continued with it",
-                )
+            what = None
+            if event["weights"] and event["optimizer"] and unused:
+                what = "weights and an optimizer's state, which no optimizer loads"
+            elif event["weights"] and event["counters"] and not event["optimizer"]:
+                what = f"weights and {short(event['counters'])}, but no optimizer's state"
+            if what:
+                fine = "fine if no run is continued with it"
+                yield "check", event["at"], f"the checkpoint has {what}; {fine}"
                 return
 
 

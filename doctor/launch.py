@@ -116,7 +116,7 @@ def states(folder):
     """{pid: where it is now} of the processes that have begun and are still there."""
     found = {}
     for path in Path(folder).glob("*.now"):
-        pid = int(path.stem.rsplit("-", 1)[1])
+        pid = pid_of(path)
         text = path.read_bytes().rstrip(b" \0")
         if text and alive(pid):
             found[pid] = loaded(text)
@@ -131,10 +131,15 @@ def loaded(text):
 
 
 def alive(pid):
+    return stat(pid)[0] != "Z" if os.path.isdir("/proc/self") else True
+
+
+def stat(pid):
+    """The fields of /proc/PID/stat from the state on; of a process that is gone: a zombie's."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     except OSError:
-        return not os.path.isdir("/proc/self")
+        return ["Z", *["0"] * 50]
 
 
 def hangs(nows, patience):
@@ -151,12 +156,7 @@ def hangs(nows, patience):
 
 
 def processor_time(pid):
-    try:
-        return sum(
-            map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[11:13])
-        )
-    except (OSError, IndexError):
-        return 0
+    return sum(map(int, stat(pid)[11:13]))
 
 
 def started(folder):
@@ -168,10 +168,13 @@ def started(folder):
                 found.add(int(path.parent.name))
         except OSError:  # another user's, or gone
             pass
-    found |= {
-        int(p.stem.rsplit("-", 1)[1]) for p in Path(folder).glob("*.now") if sys.platform != "linux"
-    }
+    if sys.platform != "linux":
+        found = {pid_of(path) for path in Path(folder).glob("*.now")}
     return found - {os.getpid()}
+
+
+def pid_of(path):
+    return int(path.stem.rsplit("-", 1)[1])
 
 
 def end(pids):
@@ -192,7 +195,7 @@ def read(folder, nows):
     for path in sorted(Path(folder).glob("*.jsonl")):
         lines = path.read_bytes().splitlines()
         events = [event for event in map(loaded, lines) if event]  # the last may be cut off
-        pid = int(path.stem.rsplit("-", 1)[1])
+        pid = pid_of(path)
         now = nows.get(pid) or loaded(path.with_suffix(".now").read_bytes().rstrip(b" \0"))
         processes.append((events, now))
     return processes

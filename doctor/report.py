@@ -76,9 +76,9 @@ def evaluated(case):
     total = f" ({sum(some.values())} in all)" if len(some) > 1 else ""
     if len(some) == len(counts) > 1 and len(set(some.values())) == 1:
         return [f"each rank evaluates {counts[case.ranks[0].number]} samples{total}"]
-    return [", ".join(f"rank {r} evaluates {n} samples" for r, n in some.items()) + total] * bool(
-        some
-    )
+    if not some:
+        return []
+    return [", ".join(f"rank {r} evaluates {n} samples" for r, n in some.items()) + total]
 
 
 def in_order(case):

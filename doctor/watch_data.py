@@ -31,27 +31,31 @@ def open_epoch(loader, iterator):
     while isinstance(dataset, Subset):  # also of random_split
         chain, dataset = [*chain, dataset.indices], dataset.dataset
     sampler = loader.sampler if sampler is None else sampler
-    epoch = {"loader": number, "data": number_of(dataset), "at": site(), "chain": chain}
-    epoch["length"] = len(dataset) if hasattr(dataset, "__len__") else None
-    epoch["digest"] = digest(dataset)
-    epoch["positions"] = len(loader.dataset) if hasattr(loader.dataset, "__len__") else None
-    epoch["batches"] = len(loader) if hasattr(loader.dataset, "__len__") else None
-    epoch["sampler"] = {k: getattr(sampler, k, None) for k in SAMPLER}
-    epoch["sampler"]["type"] = type(sampler).__name__
-    epoch["stock"] = type(loader.batch_sampler) is BatchSampler
-    epoch["iterable"] = isinstance(dataset, IterableDataset)
-    epoch["seed"] = getattr(iterator, "_base_seed", None) if loader.num_workers else None
-    epoch["random"] = random_names(dataset) if loader.num_workers else []
-    epoch["alike"] = seeded_alike(loader.worker_init_fn)
-    lists = iterator.__dict__.setdefault("doctor_lists", [])
-    epoch = {
-        **epoch,
-        "lists": lists,
+    counted, workers = hasattr(loader.dataset, "__len__"), loader.num_workers > 0
+    iterator.doctor_epoch = {
+        "loader": number,
+        "data": number_of(dataset),
+        "at": site(),
+        "chain": chain,
+        "length": len(dataset) if hasattr(dataset, "__len__") else None,
+        "digest": digest(dataset),
+        "positions": len(loader.dataset) if counted else None,
+        "batches": len(loader) if counted else None,
+        "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
+        "stock": type(loader.batch_sampler) is BatchSampler,
+        "iterable": isinstance(dataset, IterableDataset),
+        "seed": getattr(iterator, "_base_seed", None) if workers else None,
+        "random": random_names(dataset) if workers else [],
+        "alike": seeded_alike(loader.worker_init_fn),
+        "lists": iterator.__dict__.setdefault("doctor_lists", []),
         "delivered": 0,
         "grad": None,
         "before": (S.backwards, S.synced),
+        "prints": [],
+        "files": 0,
+        "added": [],
     }
-    iterator.doctor_epoch = {**epoch, "prints": [], "files": 0, "added": []}
+    iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
     S.epochs.append(iterator.doctor_epoch)
 
 
@@ -117,9 +121,14 @@ def around_next(original, self):
     if epoch:
         epoch["grad"] = torch.is_grad_enabled() and not S.evaluating
         epoch["delivered"] += 1
+        epoch["train_mode"] = not torch.is_grad_enabled() and in_train_mode()
         if epoch["grad"] and len(self.doctor_lists) >= epoch["delivered"]:
             S.step["read"] += len(self.doctor_lists[epoch["delivered"] - 1])
     return batch
+
+
+def in_train_mode():
+    return any(ddp.module.training for ddp in S.ddps)
 
 
 def close_epochs(loader=None):

@@ -20,9 +20,10 @@ from .record import (
     noting,
     quietly,
     show_now,
+    site,
+    waiting,
+    write,
 )
-
-from .record import site, waiting, write  # isort: skip
 
 NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
 

@@ -12,11 +12,12 @@ import time
 
 import psutil
 import pytest
-from conftest import LINUX, ROOT, family, ranks_of
+from conftest import ENDLESS, LINUX, ROOT, STAGES, family, ranks_of
 
 pytestmark = [pytest.mark.slow, LINUX]
 KILLS = int(os.environ.get("KILLS", 5))
 SMALL = "-e 1 --device cpu --batch-size 48"
+LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 def open_ports(process):
@@ -30,9 +31,6 @@ def open_ports(process):
                 if socket.status == psutil.CONN_LISTEN and socket.laddr.ip not in LOOPBACK:
                     found.add((command, socket.laddr.port))
     return found
-
-
-LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -69,18 +67,14 @@ def test_only_torchruns_store_can_be_reached_from_other_machines(reader, command
 # ---------------------------------------------------------------- killed
 
 
-def commands(reader):
+def start(name, reader):
     """Every way in which ranks are started here; each would run for minutes."""
-    shutil.copytree(ROOT / "exercises", reader.folder / "exercises")
-    endless = "-e 100000 -b 240 --lr 0.001 --device cpu"
-    nodes = reader.start_nodes
-    return {
-        "stage 3": lambda: [reader.start(f"python 03_ddp_spawn/train.py {endless} --timeout 20")],
-        "stage 4": lambda: reader.start_stage("04_ddp_torchrun", f"{endless} --timeout 20"),
-        "stage 5": lambda: nodes(f"05_multinode/train.py {endless} --timeout 20", 1, [{}, {}]),
-        "compare.py": lambda: [reader.start(f"python compare.py --only 03 {endless}")],
-        "check.py": lambda: [reader.start("python exercises/check.py --all")],
-    }
+    if name in STAGES:
+        return reader.start_stage(name, f"{ENDLESS} --timeout 20")
+    if name == "check.py":
+        shutil.copytree(ROOT / "exercises", reader.folder / "exercises")
+        return [reader.start("python exercises/check.py --all")]
+    return [reader.start(f"python compare.py --only 03 {ENDLESS}")]
 
 
 @pytest.mark.parametrize("number", range(KILLS))
@@ -89,14 +83,14 @@ def test_killed_at_a_random_moment_nothing_is_left(reader, number):
     """finish() fails if a process is left. SIGKILL to torchrun or compare.py is left out: no
     handler can run there, and their ranks train on (05_multinode/rehearsal/README.md)."""
     chance = random.Random(number)
-    name, start = chance.choice(sorted(commands(reader).items()))
-    processes = start()
+    name = chance.choice([*STAGES[2:], "compare.py", "check.py"])
+    processes = start(name, reader)
     time.sleep(chance.uniform(0, 25))
     ranks = [pid for process in processes for pid in ranks_of(process)]
     victims = ["parent", *(["rank"] if ranks else [])]
     victim = chance.choice(victims)
     pid = processes[0].pid if victim == "parent" else chance.choice(ranks)
-    handled = name == "stage 3" or victim == "rank"
+    handled = name == "03_ddp_spawn" or victim == "rank"
     stop = chance.choice([signal.SIGTERM, signal.SIGINT, *([signal.SIGKILL] if handled else [])])
     print(f"{name}: {stop.name} to {victim}")
     with contextlib.suppress(ProcessLookupError):

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import mean, median
 from typing import NoReturn
@@ -140,6 +141,24 @@ def phases_of(records: list[Record]) -> dict[str, list[float]]:
     return found
 
 
+def together(rows: Rows) -> Rows:
+    """The rows as they are, but one for those of stages 3 to 5 that differ in the launcher only."""
+    found: Rows = {}
+    for name, records in rows.items():
+        for other in found.values():
+            ddp = {records[0]["stage"], other[0]["stage"]} <= set(STAGES[2:])
+            if ddp and not differences(records[0], other[0], ("world_size", *ALIKE)):
+                other += records
+                break
+        else:
+            found[name] = list(records)
+    for row in found.values():
+        if stages := ", ".join(sorted({record["stage"][1] for record in row})[1:]):
+            text = f"DDP: stages {row[0]['stage'][1]}, {stages}"
+            row[:] = [{**record, "name": text, "hosts": 1} for record in row]
+    return found
+
+
 def differences(record: Record, base: Record, keys: Sequence[str] = ALIKE) -> list[str]:
     """In what two records differ that have to be alike for a ratio, as text."""
     keys = [key for key in keys if key in record and key in base]  # some are not in every record
@@ -157,7 +176,7 @@ def ratios(records: list[Record], base: list[Record]) -> list[float]:
     """Speed against the base, for each repeat; empty if the rows may not be compared."""
     if differences(records[0], base[0]):
         return []
-    return [speed(record) / speed(other) for record, other in zip(records, base)]
+    return [speed(record) / speed(other) for record, other in zip(records, cycle(base))]
 
 
 def spread(values: list[float], form: str = "{:.2f}") -> str:
@@ -184,8 +203,10 @@ def about(rows: Rows) -> str:
             "\nA CPU core stands in for a device: ranks share memory and caches, no bus or network"
         )
         text += "\nis between them, and communication takes time from computing. GPUs differ."
-    if len({records[0]["stage"] for records in rows.values()} & set(STAGES[2:])) > 1:
+    if len({record["stage"] for row in rows.values() for record in row} & set(STAGES[2:])) > 1:
         text += "\nStages 3, 4 and 5 run the same training step: what they differ by is noise."
+    if any(len(row) > 1 for row in rows.values()):
+        text += "\nMedians (smallest-largest); a ratio is formed in each repeat, before the median."
     return text
 
 
@@ -207,6 +228,8 @@ def speed_table(rows: Rows) -> str:
         note = f"{', '.join(differ)}: no ratio to {base[0]['name']}" if differ else ""
         if each and each[0] > 1.005:
             note = "above 100 %: noise (see --repeat), or the smaller shards fit into a cache"
+        elif min(found, default=2) < 1 < max(found, default=0):
+            note = "no difference seen: some repeats were quicker, some slower"
         if note and note not in notes:
             notes.append(note)
         nodes = f" on {first['hosts']} nodes" if first["hosts"] > 1 else ""

@@ -138,9 +138,11 @@ def nbytes(value) -> int:
 # ---------------------------------------------------------------- what it is compared with
 
 
-def alone(model: nn.Module, batches, loss=F.mse_loss, lr=0.1, **sgd) -> list[torch.Tensor]:
+def alone(
+    model: nn.Module, batches, loss=F.mse_loss, lr=0.1, optimizer=torch.optim.SGD, **more
+) -> list[torch.Tensor]:
     """The parameters of one process before its first step, and after each step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **sgd)
+    optimizer = optimizer(model.parameters(), lr=lr, **more)
     found = [parameters(model)]
     for x, y in batches:
         optimizer.zero_grad()
