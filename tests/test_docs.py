@@ -182,6 +182,16 @@ def test_figures_of_the_timings_page():
         assert place in page and place.startswith(f"{part:.2f}")
 
 
+def test_efficiencies_of_published_runs_follow_from_their_figures():
+    page = (ROOT / "docs/reading_timings.md").read_text()
+    rows = re.findall(r"\| ([\d,]+(?: / [\d,]+)+) \| ([\d /]+) % \|", page)
+    assert len(rows) == 10
+    for figures, efficiencies in rows:
+        rates = [int(rate) for rate in figures.replace(",", "").split(" / ")]
+        shown = [int(part) for part in efficiencies.split(" / ")]
+        assert shown == pytest.approx([100 * rate / rates[0] for rate in rates], abs=0.55)
+
+
 def test_figures_of_the_frameworks():
     page = " ".join((ROOT / "docs/which.md").read_text().split())
     seconds = json.loads((ROOT / "benchmarks/results/frameworks.json").read_text())["seconds"]
