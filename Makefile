@@ -1,6 +1,6 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
-# make bench       run the benchmarks, put what they print on the pages (45 minutes)
+# make figures     measure every figure anew, on an idle machine, and put it on the pages: an hour
 # make site        build the site from the pages and the notebooks (Python 3.11)
 # make site-zh     the same, and in zh/ the pages that are translated into Chinese
 # make test        lint and the quick tests: three to five minutes on two cores
@@ -11,7 +11,7 @@
 # make clean       remove what the targets above have made, except data/
 #
 # Each target first makes .venv and installs what it needs; the second time that takes no time.
-# make demo ARGS="--only 01 03 -b 240" hands flags to compare.py, make bench ARGS="--only limit" to
+# make demo ARGS="--only 01 03 -b 240" hands flags to compare.py, make figures ARGS="--only limit" to
 # benchmarks/run_all.py, make notebooks ARGS=03 to tools/build_notebooks.py,
 # make test ARGS="-k minimal" to pytest.
 
@@ -19,7 +19,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 .DELETE_ON_ERROR:
-.PHONY: help demo notebooks bench site site-zh lint test test-all gpu sync clean
+.PHONY: help demo notebooks figures site site-zh lint test test-all gpu sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -32,9 +32,10 @@ notebooks: .venv/maintainer
 	@echo "== tools/build_notebooks.py: each in a fresh kernel, from top to bottom"
 	$(BIN)/python tools/build_notebooks.py $(ARGS)
 
-bench: .venv/maintainer
-	@echo "== the measured commands on benchmarks/README.md and docs/"
+figures: .venv/maintainer
+	@echo "== the records, then the measured commands on the pages, then the notebooks"
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
+	$(BIN)/python tools/build_notebooks.py
 
 # Everything is built anew each time: half a minute, and no page is ever out of date.
 site: .venv/maintainer

@@ -9,7 +9,6 @@ waiting until the slower rank has its last gradient too, and averaging from then
 
     python -m benchmarks.limit
     python -m benchmarks.limit --batch-size 120
-    python -m benchmarks.limit --batch-size 120 --net wide_net
 """
 
 import importlib
@@ -26,11 +25,11 @@ from benchmarks import common
 stage3 = importlib.import_module("03_ddp_spawn.train")
 from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
 
-BOUND = "no communication (upper bound)"
+BOUND, OURS = "no communication (upper bound)", "broadcast_buffers=False"  # as in the stages
 VERSIONS = {  # name -> how the model is wrapped; "and": beside broadcast_buffers=False
     BOUND: lambda model: model,
     "DDP, as it comes": DistributedDataParallel,
-    "broadcast_buffers=False": common.ddp,
+    OURS: common.ddp,
     "and gradient_as_bucket_view": lambda model: common.ddp(model, gradient_as_bucket_view=True),
     "and static_graph": lambda model: common.ddp(model, static_graph=True),
     "and CPU affinity (pinning)": common.ddp,
@@ -41,13 +40,11 @@ VERSIONS = {  # name -> how the model is wrapped; "and": beside broadcast_buffer
 }
 PINNED = {"and CPU affinity (pinning)", "and both"}
 PARTS = ("computing", "waiting", "averaging")
-NETS = {"ConvNet": stage3.ConvNet, "wide_net": common.wide_net}
 Laps = list[tuple[str, float]]  # of an epoch: phase, and the seconds at which it ended
 
 
 def main():
     parser = common.flags(__doc__, batch_size=240, rounds=12, steps=40)
-    parser.add_argument("--net", choices=NETS, default="ConvNet", help="0.1 or 28 MiB (ConvNet)")
     args = common.parse(parser, batch_size=2, rounds=2, steps=2)
     if not hasattr(os, "sched_setaffinity"):
         parser.error("it pins threads to cores, which needs Linux")
@@ -55,12 +52,11 @@ def main():
         parser.error("--batch-size has to be even")
     laps = common.on_ranks(2, measure, args)
     versions = {name: analyse(*(own[name] for own in laps)) for name in VERSIONS}
-    about = f"2 ranks, {args.net}, {args.batch_size} images per step, {common.about()}"
+    about = f"2 ranks, {args.batch_size} images per step, {common.about()}"
     print(about, table(versions), sep="\n")
     if args.results:
         results = {"about": about, "steps": args.steps, "versions": versions}
-        net = "" if args.net == "ConvNet" else f"{args.net}-"
-        common.write_json(args.results / f"limit-{net}{args.batch_size}.json", results)
+        common.write_json(args.results / f"limit-{args.batch_size}.json", results)
 
 
 # ---------------------------------------------------------------- on the ranks
@@ -85,7 +81,7 @@ def measure(args) -> dict[str, list[Laps]]:
 def prepare(wrap, args):
     """-> wrapped model and optimizer, as stage 3 makes them"""
     torch.manual_seed(0)
-    model = NETS[args.net]().to(memory_format=torch.channels_last)
+    model = stage3.ConvNet().to(memory_format=torch.channels_last)
     optimizer = common.scheduled_sgd(model, 0.01, args.steps * (args.rounds + 1))
     return wrap(model), optimizer
 
@@ -158,10 +154,13 @@ def table(versions: dict[str, dict[str, list[float]]]) -> str:
         medians = {part: f"{statistics.median(rounds[part]):.2f}" for part in rounds}
         if name == BOUND:  # no rank waits for another
             medians["waiting"] = medians["averaging"] = "-"
-        shares = [bound / own for bound, own in zip(versions[BOUND]["total"], rounds["total"])]
+        totals = rounds["total"], versions[BOUND]["total"], versions[OURS]["total"]
+        shares = [bound / own for own, bound, _ in zip(*totals)]
+        times = [own / ours for own, _, ours in zip(*totals)]
         cells = [medians[part] for part in ("total", *PARTS)]
-        rows.append([name, *cells, common.quartiles(shares)])
-    return common.table(["ms per step", "total", *PARTS, "share of the bound"], rows)
+        rows.append([name, *cells, common.quartiles(shares), common.quartiles(times)])
+    titles = ["ms per step", "total", *PARTS, "share of the bound", "time / the stages'"]
+    return common.table(titles, rows)
 
 
 if __name__ == "__main__":

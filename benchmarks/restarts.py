@@ -34,7 +34,7 @@ TIMEOUT = 20  # seconds for which a rank waits for the other
 def main() -> None:
     from benchmarks import common  # not on the ranks: they start sooner without it
 
-    parser = common.flags(__doc__, tries=20)
+    parser = common.flags(__doc__, tries=7)
     parser.add_argument("--bound", type=float, default=90, help="seconds of a try that hangs (90)")
     args = common.parse(parser, tries=1, bound=1)
     about = f"--max-restarts 1, 2 ranks, gloo, {common.about()}"

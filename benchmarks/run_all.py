@@ -1,14 +1,20 @@
-"""Run the commands whose output benchmarks/README.md and docs/ show, and put it there.
+"""Measure every committed figure anew, one after the other, on one idle machine.
 
-The pages are the list: a shell block under the line <!-- measured --> is run, and the block after
-it is replaced by what it prints. Pictures and figures go to benchmarks/results. So the pages show
-the machine they were last run on, and `git diff` shows how yours differs from ours.
+First the records: the stages three times in turns, some other settings, what the notebooks quote,
+the player's recordings. Then the pages: a shell block under the line <!-- measured --> is run, and
+the block after it is replaced by what it prints; a stage's page gets the lines of the run nearest
+to the median. Pictures and figures of benchmarks go to benchmarks/results. So the pages show the
+machine they were last run on, and `git diff` shows how yours differs from ours.
 
-    python -m benchmarks.run_all                       # or: make bench
+    python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
     python -m benchmarks.run_all --only limit accumulation --data ../mnist
+    python -m benchmarks.run_all --only stages settings recordings
 """
 
 import argparse
+import importlib
+import itertools
+import json
 import os
 import re
 import shlex
@@ -18,35 +24,132 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
+import compare
+from tools import records
+
+stage1 = importlib.import_module("01_baseline.train")
+failures = importlib.import_module("05_multinode.rehearsal.failures")
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"<!-- measured -->\n\n```sh\n([^`]+)\n```\n\n```\n.*?```\n", re.DOTALL)
+RECORDS = "docs/timings/cpu-2-cores"
+COMPARE = "python compare.py --device cpu --world-size 2 --data data --repeat 3 --together"
+BEFORE = {  # by the name that --only knows: commands whose output no page shows as it is
+    "stages": f"{COMPARE} --record {RECORDS}",
+    "loaders": "python -m benchmarks.loaders --data data",
+    "threads": "python -m benchmarks.threads",
+    "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
+    "recordings": "python tools/record.py",
+    "failures": "python 05_multinode/rehearsal/failures.py --data data --json "
+    "05_multinode/rehearsal/failures.json",
+}
+SETTINGS = [  # other settings that pages and notebooks quote
+    "01_baseline/train.py --batch-size 120",
+    "03_ddp_spawn/train.py --batch-size 120 --world-size 2",
+    "01_baseline/train.py --threads 2",
+    "03_ddp_spawn/train.py --threads 2 --world-size 2",
+    "01_baseline/train.py --workers 1",
+    "02_dp/train.py",
+    "03_ddp_spawn/train.py --world-size 4",
+]
+SHOWN = {  # the record of the command on each stage's page: (folder, name)
+    "01_baseline": ("", "01_baseline-1xcpu"),
+    "02_dp": ("settings", "02_dp-1xcpu"),
+    "03_ddp_spawn": ("", "03_ddp_spawn-2xcpu"),
+    "04_ddp_torchrun": ("", "04_ddp_torchrun-2xcpu"),
+    "05_multinode": ("", "05_multinode-hosts2-2xcpu"),
+}
+RAN = re.compile(r"((?:^epoch .*\n)+)^milliseconds per step: .* -> ", re.MULTILINE)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", help="run only scripts with such names")
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
+    parser.add_argument("--busy", action="store_true", help="measure though the machine is busy")
     args = parser.parse_args()
-    found = [
+    before = [(None, command) for name, command in BEFORE.items() if name in (args.only or BEFORE)]
+    found = before + [
         (page, command)
         for page in PAGES
         for command in BLOCK.findall(page.read_text(encoding="utf-8"))
         if not args.only or script_of(command) in args.only
     ]
-    if not found:
+    settings = not args.only or "settings" in args.only
+    if not found and not settings:
         parser.error("--only: no command on the pages has such a name")
-    failed = 0
+    load = psutil.cpu_percent(interval=3)
+    if load > 10 and not args.busy:
+        parser.error(f"the machine is busy ({load:.0f} %): figures would not be believed (--busy)")
+    failed = measure_settings(args.data) if settings else 0
     for number, (page, command) in enumerate(found, start=1):
         print(f"[{number}/{len(found)}] {command}", flush=True)
         started = time.time()
         code, output = run(command, args.data)
         print(f"{output}    {time.time() - started:.0f} s\n", flush=True)
-        if code:
-            failed += 1
-        else:
+        failed += code != 0
+        if code == 0 and page:
             update_page(page, command, output)
+    if not args.only or {"stages", "settings", "failures"} & set(args.only):
+        update_stages()
+        update_failures()
     return 1 if failed else 0
+
+
+def measure_settings(data: Path) -> int:
+    """Run stages with other settings, three times in turns -> how many runs failed."""
+    root, dataset = compare.find_data(data)
+    facts = {"dataset": dataset, "device_name": compare.device_name("cpu")}
+    failed = 0
+    for turn, line in itertools.product((1, 2, 3), SETTINGS):
+        print(line, flush=True)
+        script, *flags = line.split()
+        command = [sys.executable, str(ROOT / script), *flags, "--device", "cpu", "--data", root]
+        file, record = compare.run([(list(map(str, command)), "")], facts)
+        failed += record is None
+        if record:
+            folder = ROOT / RECORDS / f"settings/repeat-{turn}"
+            folder.mkdir(parents=True, exist_ok=True)
+            compare.save(folder / file, json.dumps(record, indent=1).encode())
+    return failed
+
+
+def nearest(stage: str) -> dict:
+    """The record of the run that the stage's page shows: of the repeats the one of median speed."""
+    folder, name = SHOWN[stage]
+    row = records.read_folder(ROOT / RECORDS / folder)[name]
+    return sorted(row, key=records.speed)[len(row) // 2]
+
+
+def printed(record: dict) -> str:
+    """The lines in which a stage says how its epochs went, up to the name of the record."""
+    history, images = record["history"], record["images"]
+    count = range(1, len(history) + 1)
+    lines = [stage1.epoch_line(history[:n], record["epochs"], images) for n in count]
+    steps = images / record["batch_size"]
+    phases = history[-1]["phases"][0].items()
+    split = ", ".join(f"{phase} {1000 * seconds / steps:.2f}" for phase, seconds in phases)
+    return "\n".join([*lines, f"milliseconds per step: {split} -> "])
+
+
+def update_stages() -> None:
+    """Put the lines of the run nearest to the median on each stage's page."""
+    for stage in SHOWN:
+        page = ROOT / stage / "README.md"
+        text, lines = page.read_text(encoding="utf-8"), printed(nearest(stage))
+        page.write_text(RAN.sub(lambda _, lines=lines: lines, text, count=1), encoding="utf-8")
+
+
+def update_failures() -> None:
+    """Put the table of the failures that were rehearsed on their page."""
+    page = ROOT / "05_multinode/rehearsal/README.md"
+    cases = json.loads(page.with_name("failures.json").read_text())["cases"]
+    text = page.read_text(encoding="utf-8")
+    old = re.search(r"^\| what is broken .*\n(?:\|.*\n)+", text, re.MULTILINE)[0]
+    page.write_text(text.replace(old, f"{failures.table(cases)}\n"), encoding="utf-8")
 
 
 def script_of(command: str) -> str:

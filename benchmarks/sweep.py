@@ -3,7 +3,7 @@
 Each question is a sweep: everything stays as it is in the stages (240 images per step, one thread
 per rank, fp32) but for the one thing that is asked about. Steps are taken by stage 3's own
 `train_epoch` on batches in memory, on 1, 2 and 4 ranks. All is measured `--repeats` times by turns;
-milliseconds are medians, and ratios are formed within a repeat (in brackets: smallest and largest).
+milliseconds are medians. A ratio is formed within each repeat: median (smallest to largest).
 
     python -m benchmarks.sweep
     python -m benchmarks.sweep --repeats 1 --steps 3
@@ -87,58 +87,62 @@ def step_seconds(sweep: str, settings: dict, steps: int) -> float:
 
 
 def summary(repeats: list[dict]) -> dict:
-    """-> {"milliseconds_per_step": [sweep][value][ranks], "ratios": the same to one rank, lists}"""
-    milliseconds = {sweep: {str(value): {} for value in SWEEPS[sweep]} for sweep in SWEEPS}
-    ratios = {sweep: {str(value): {} for value in SWEEPS[sweep]} for sweep in SWEEPS}
-    for n in repeats[0]:
-        for sweep, value in repeats[0][n]:
-            own = [repeat[n][sweep, value] for repeat in repeats]
-            one = [repeat[1][sweep, value] for repeat in repeats]
-            milliseconds[sweep][str(value)][str(n)] = 1000 * statistics.median(own)
-            ratios[sweep][str(value)][str(n)] = [a / b for a, b in zip(one, own)]
-    return {"milliseconds_per_step": milliseconds, "ratios": ratios}
+    """-> {"milliseconds_per_step": [sweep][value][ranks], "repeats": the same, a list of each}"""
+    found = {"milliseconds_per_step": {}, "repeats": {}}
+    for sweep, value in repeats[0][1]:
+        own = {str(n): [1000 * repeat[n][sweep, value] for repeat in repeats] for n in RANKS}
+        found["repeats"].setdefault(sweep, {})[str(value)] = own
+        medians = {n: statistics.median(each) for n, each in own.items()}
+        found["milliseconds_per_step"].setdefault(sweep, {})[str(value)] = medians
+    return found
 
 
 def report(results: dict) -> str:
     """For each sweep its finding and a table with a line per value."""
     lines = [results["about"]]
-    for sweep, rows in results["milliseconds_per_step"].items():
+    for sweep, rows in results["repeats"].items():
         ranks = list(next(iter(rows.values())))
         titles = [UNITS[sweep], *(f"{n} rank(s), ms" for n in ranks)]
         titles += [f"{n} against 1" for n in ranks[1:]]
         cells = []
         for value, row in rows.items():
-            ratios = [spread(results["ratios"][sweep][value][n]) for n in ranks[1:]]
-            cells.append([value, *(f"{row[n]:.2f}" for n in ranks), *ratios])
+            times = [f"{statistics.median(row[n]):.2f}" for n in ranks]
+            cells.append([value, *times, *(against(row["1"], row[n]) for n in ranks[1:])])
         lines += ["", finding(sweep, rows), common.table(titles, cells)]
     return "\n".join(lines)
 
 
-def spread(ratios: list[float]) -> str:
-    """The median and, of several, the smallest and the largest."""
-    middle = f"{statistics.median(ratios):.2f}"
-    return middle if len(ratios) == 1 else f"{middle} ({min(ratios):.2f} to {max(ratios):.2f})"
+def against(base: list[float], own: list[float]) -> str:
+    """How many times as fast as the base: the median of the repeats, smallest and largest."""
+    ratios = [a / b for a, b in zip(base, own)]
+    middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+    seen = "" if middle == low == high else f" ({low:.2f} to {high:.2f})"
+    return f"{middle:.2f}{seen}"
 
 
-def finding(sweep: str, rows: dict[str, dict[str, float]]) -> str:
+def finding(sweep: str, rows: dict[str, dict[str, list[float]]]) -> str:
     """The answer to a sweep's question, out of its figures."""
     if sweep == "batch":
-        wins = [int(batch) for batch, row in rows.items() if row["1"] > row["2"]]
-        losses = [int(batch) for batch, row in rows.items() if row["1"] <= row["2"]]
-        if wins and losses:
-            return f"2 ranks lose at {max(losses)} images per step, win from {min(wins)}"
-        return f"2 ranks {'win' if wins else 'lose'} at every batch"
-    if sweep == "width":
-        first, *_, last = (row["1"] / row["2"] for row in rows.values())
-        return f"2 ranks: {first:.2f} times as fast as one; with a wider net {last:.2f}"
+        wins, losses = [], []
+        for batch, row in rows.items():
+            if all(two < one for one, two in zip(row["1"], row["2"])):
+                wins.append(int(batch))
+            if all(two > one for one, two in zip(row["1"], row["2"])):
+                losses.append(int(batch))
+        answers = [f"win in every repeat from {min(wins)} images per step"] if wins else []
+        answers += [f"lose in every repeat up to {max(losses)}"] if losses else []
+        return f"2 ranks {', '.join(answers) or 'neither win nor lose in every repeat'}"
     if sweep == "cap":
-        own = [row["2"] for row in rows.values()]
-        return f"Between the best and the worst bucket size: {max(own) / min(own) - 1:.0%}"
-    if sweep == "threads":
-        one, two = rows["1"]["2"], rows["2"]["2"]
-        return f"2 ranks with 2 threads each take {two / one:.1f} times as long"
-    one, two = (rows["off"][n] / rows["bf16"][n] for n in ("1", "2"))
-    return f"bf16: {one:.2f} times as fast on one rank, {two:.2f} on two"
+        best, *_, worst = sorted(rows, key=lambda cap: statistics.median(rows[cap]["2"]))
+        times = against(rows[worst]["2"], rows[best]["2"])
+        return f"2 ranks: {best} MiB against {worst} MiB, the quickest and the slowest: {times}"
+    first, *_, last = rows
+    one, two = (against(rows[first][n], rows[last][n]) for n in ("1", "2"))
+    if sweep == "width":
+        return (
+            f"2 ranks against one: {against(rows[last]['1'], rows[last]['2'])} with the widest net"
+        )
+    return f"{last} against {first}: {one} times as fast on one rank, {two} on two"
 
 
 if __name__ == "__main__":
