@@ -41,9 +41,9 @@ class Cluster:
         assert process.returncode == 0, out
         return out
 
-    def submit(self, job, name, options):
+    def submit(self, job, name, options, more=""):
         """Submit a job file -> the job's number."""
-        flags = f"{FLAGS} --checkpoint {name}.pt --record {name}"
+        flags = f"{FLAGS} --checkpoint {name}.pt --record {name} {more}"
         return self.run(f"sbatch --parsable {options} 05_multinode/launch/{job} {flags}").strip()
 
     def state(self, number):
@@ -94,6 +94,39 @@ def test_every_task_becomes_the_rank_that_it_is(cluster):
 
 @NEEDS_SLURM
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a minute, on two idle cores
+@pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
+def test_told_in_the_middle_of_an_epoch_all_ranks_save_and_resume_with_the_next_step(cluster, job):
+    job, *options = job.split()
+    command = ["sbatch", "--parsable", "--nodelist=host0", "--export=ALL,SCRIPT=save_in_time.py"]
+    command = [*command, *options, f"05_multinode/launch/{job}", "--steps=300", "--pause=0.05"]
+    undisturbed, told = (cluster.run(" ".join(command)).strip() for _ in range(2))
+    wait_for(lambda: "0 of 300 steps done" in cluster.output(told), PATIENCE)
+    cluster.run(f"scancel --batch --signal=USR1 {told}")  # as Slurm does when time is nearly up
+    assert "Restarts=1 " in cluster.finish(told) and "Restarts=0 " in cluster.finish(undisturbed)
+    saved = int(re.search(r"saved after step (\d+)", cluster.output(told))[1])
+    assert f"{saved} of 300 steps done" in cluster.output(told) and 0 < saved < 300
+    ends = [re.search("sum of the weights .*", cluster.output(n))[0] for n in (told, undisturbed)]
+    assert ends[0] == ends[1]
+
+
+@NEEDS_SLURM
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_told_by_a_preemption_a_job_saves_in_time(cluster):
+    """A job in the partition `urgent` needs all CPUs of the two nodes."""
+    nodes = "--nodelist=host[0-1] --export=ALL,SCRIPT=save_in_time.py"
+    job = f"sbatch --parsable {nodes} 05_multinode/launch/job.sbatch --steps=300 --pause=0.05"
+    job = cluster.run(job).strip()
+    wait_for(lambda: "0 of 300 steps done" in cluster.output(job), PATIENCE)
+    cluster.run("srun --partition=urgent --nodelist=host[0-1] --nodes=2 --exclusive sleep 5")
+    assert "JobState=COMPLETED" in cluster.finish(job)
+    saved = int(re.search(r"saved after step (\d+)", cluster.output(job))[1])
+    assert f"{saved} of 300 steps done" in cluster.output(job) and 0 < saved < 300
+
+
+@NEEDS_SLURM
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # a minute, on two idle cores
 def test_a_job_whose_time_is_up_and_that_then_loses_a_node(cluster):
     """Twice it goes back into the queue, and it ends with the weights of an undisturbed one.
@@ -123,6 +156,32 @@ def test_a_job_whose_time_is_up_and_that_then_loses_a_node(cluster):
     history = record_of(cluster.folder / "torchrun")[1]["history"]
     assert begun == 0 < first < second < EPOCHS == len(history)
     assert distance(cluster.folder / "srun.pt", cluster.folder / "torchrun.pt") == 0
+
+
+@NEEDS_SLURM
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_without_torchrun_that_loses_a_node_goes_back_into_the_queue(cluster):
+    """Slurm's default is 300 s and the job's timeout 900; here 10 (slurm.py) and 30 seconds."""
+    cluster.slurm.hosts.join("host1")  # if the test before has cut it off
+    states = "sinfo --partition=all --noheader --Node --format=%N_%t"
+    if "host1_idle" not in cluster.run(states):
+        cluster.run("scontrol update NodeName=host1 State=RESUME")
+        wait_for(lambda: "host1_idle" in cluster.run(states), 60)
+    job = cluster.submit(
+        "job_srun.sbatch", "lost", "--ntasks-per-node=1 --nodelist=host0", "--timeout 30"
+    )
+    wait_for(lambda: cluster.snapshot(job), PATIENCE)
+    before = cluster.snapshot(job)
+    wait_for(lambda: cluster.snapshot(job) > before, PATIENCE)
+    nodes = re.search(r" NodeList=(\S+)", cluster.state(job))[1]
+    cluster.slurm.hosts.cut(
+        {"host[0-1]": "host1", "host[0,2]": "host2"}[nodes]
+    )  # nobody tells Slurm
+    assert "Restarts=1 " in cluster.finish(job)
+    assert "DUE TO NODE FAILURE" in cluster.output(job)
+    begun, resumed = cluster.epochs_done(job)
+    assert begun == 0 < resumed
 
 
 # ---------------------------------------------------------------- the tool
@@ -162,7 +221,7 @@ def test_the_tool_leaves_nothing(reader, net):
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert left(NET)
-    again = reader.run(f"{TOOL} with 1 -- sh -c 'sinfo --noheader --format=%D; exit 7'")
+    again = reader.run(f"{TOOL} with 1 -- sh -c 'sinfo -h -p all --format=%D; exit 7'")
     assert (again.code, again.out) == (7, "host0 | 1\n") and "what was left" in again.err
     reader.finish(killed)  # fails if a process of it is left
     assert not left(NET)

@@ -1,8 +1,9 @@
 """Stage 5's snapshots: killed anywhere and started again, a run ends as if nothing had happened.
 
-train.py saves one after every epoch, resume.py after every step.
+train.py saves one after every epoch, resume.py after every step, save_in_time.py when it is told.
 """
 
+import argparse
 import contextlib
 import importlib
 import itertools
@@ -16,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from conftest import LINUX, draw_digits, family, record_of, wait_for, wait_for_line
+from conftest import LINUX, ROOT, draw_digits, family, record_of, wait_for, wait_for_line
 from killed_ranks import distance
 
 from benchmarks.common import on_ranks
@@ -192,3 +193,20 @@ def test_a_run_does_not_begin_over_a_damaged_snapshot(alone, tmp_path, capsys):
             resume.run(path)
         assert stopped.value.code == 2 and path.read_bytes() == content
         assert capsys.readouterr().err == "resume.py: error: s is damaged on a node\n"
+
+
+def test_told_to_stop_it_saves_and_resumes_with_the_next_step(alone, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "05_multinode")
+    script = importlib.import_module("05_multinode.save_in_time")
+    assert script.any_rank([signal.SIGTERM]) and not script.any_rank([])
+
+    def run(name, told=()):
+        args = argparse.Namespace(snapshot=tmp_path / name, steps=6, pause=0)
+        answers = itertools.chain(told, itertools.repeat(False))
+        monkeypatch.setattr(script, "any_rank", lambda told: next(answers))
+        script.run(args, [])
+        return capsys.readouterr().out.splitlines()
+
+    assert run("told", [False] * 3 + [True])[1] == "save_in_time: told to stop, saved after step 3"
+    begun, end = run("told")
+    assert begun == "save_in_time: 1 rank(s), 3 of 6 steps done" and end == run("undisturbed")[1]

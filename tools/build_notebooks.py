@@ -7,7 +7,7 @@
 
 People write and review the Markdown (MyST: only a {code-cell} is code). A cell tagged `quote` shows
 what stands in a script or a record, and must show the same again: --check runs only these and those
-tagged `setup`, --run runs all. A cell tagged `hide-input` is folded: titles, assertions, pictures.
+tagged `setup`, --run runs all. A cell tagged `hide-input` is folded, but not on GitHub: solutions.
 Exit code 1 and a line on stderr for each thing that is wrong, 2 for a notebook that does not exist.
 """
 
@@ -114,7 +114,7 @@ def read_source(name: str) -> nbformat.NotebookNode:
         cell.id = f"cell-{number:02}"
         if cell.cell_type == "markdown":  # the notebook lies a folder higher than its source
             cell.source = cell.source.replace("](../", "](")
-        if "hide-input" in tags(cell):  # bookkeeping: folded in JupyterLab and on the site
+        if "hide-input" in tags(cell):  # a solution: folded in JupyterLab and on the site
             cell.metadata["jupyter"] = {"source_hidden": True}
     return book
 

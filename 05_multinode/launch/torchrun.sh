@@ -28,7 +28,7 @@ check() { # name, value, low, high
 
 count_gpus() {
     if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then # somebody has chosen among the GPUs, or none
-        tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | grep -c '[^[:space:]]' || true
+        tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | grep -c '^ *[^- ]' || true # -1: none
     else
         { nvidia-smi --list-gpus 2> /dev/null || true; } | grep -c '^GPU ' || true
     fi

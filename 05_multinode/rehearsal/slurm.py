@@ -58,7 +58,12 @@ MailProg=/bin/true
 # The nodes share this machine. Each may have as many tasks as tests need.
 SlurmdParameters=config_overrides
 NodeName={nodes} CPUs=4 RealMemory=1000
-PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP
+PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 GraceTime=60
+# A job in this one preempts others: they get the signal that they have asked for, and a minute.
+PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=2 PreemptMode=OFF
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
 """
 
 
@@ -118,7 +123,7 @@ class Slurm:
 
     def ready(self) -> bool:
         """Are all nodes idle?"""
-        command = ["sinfo", "--noheader", "--Node", "--format=%T"]
+        command = ["sinfo", "--partition=all", "--noheader", "--Node", "--format=%T"]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         with self.hosts.start("host0", command, env=self.env, **options) as process:
             states = process.communicate(timeout=PATIENCE)[0]

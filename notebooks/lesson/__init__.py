@@ -5,7 +5,7 @@
     lesson.table(["device", "images"], [["0", 60], ["1", 60]])
     lesson.records()["01_baseline-1xcpu"]                        what was measured, and committed
     with lesson.picture("Backward takes longest", height=2) as axes: ...
-    guess = lesson.predict("How long is a step of four ranks?", 30, "ms"), then guess.against(41)
+    lesson.guessed("A step of four ranks:", 30, 41, "ms")        a guess, and what was measured
 
 A cell whose first line is `%%torchrun 2` is a script: two ranks run it. lesson.run has what they
 left.
@@ -19,7 +19,7 @@ from IPython import get_ipython
 from IPython.core.error import UsageError
 
 from .drawing import COLORS, RANKS, picture, stack
-from .predicting import predict
+from .guessing import guessed
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import RECORDS, compare, digits, free_port, phases, records
 from .showing import show_code, show_diff, show_source, table

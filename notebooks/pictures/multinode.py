@@ -1,0 +1,95 @@
+"""5. Several nodes."""
+
+import re
+from importlib import import_module
+
+import torch
+from matplotlib.patches import Rectangle
+
+from .shapes import GREY, bare, box
+
+lesson = import_module("notebooks.lesson")
+
+
+def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
+    """Four ranks on two nodes -> their numbers in torchrun's variables"""
+    names = [kind + name for name in ("RANK", "WORLD_SIZE") for kind in ("", "LOCAL_", "GROUP_")]
+    numbers = [{name: int(values["environment"][name]) for name in names} for values in ranks]
+    title = "RANK is unique; LOCAL_RANK begins at 0 on every node"
+    with lesson.picture(title, height=2.2) as axes:
+        nodes(axes, numbers)
+    lesson.table(
+        ["", *(f"rank {k}" for k in range(4))],
+        [[f"`{name}`", *(own[name] for own in numbers)] for name in names],
+    )
+    assert [own["RANK"] for own in numbers] == [0, 1, 2, 3]
+    assert [own["LOCAL_RANK"] for own in numbers] == [0, 1, 0, 1]
+    assert [own["GROUP_RANK"] for own in numbers] == [0, 0, 1, 1]
+    assert [values["total"] for values in ranks] == [0 + 1 + 2 + 3] * 4  # a sum over both nodes
+    return numbers
+
+
+def nodes(axes, ranks: list[dict]) -> None:
+    """A frame for each node, in it a box for each rank with its numbers in torchrun's variables."""
+    width = 3.4
+    for own in ranks:
+        node, local = own["GROUP_RANK"], own["LOCAL_RANK"]
+        x = 0.4 + node * (2 * width + 1.4) + (local + 0.5) * width
+        words = f"RANK={own['RANK']}\nLOCAL_RANK={local}\ncuda:{local}"
+        box(axes, x, 1.5, words, lesson.RANKS[own["RANK"]], width=width - 0.3, height=2.1)
+        if local == 0:
+            look = {"fill": False, "edgecolor": GREY, "linewidth": 2, "linestyle": "--"}
+            corner = (x - width / 2 - 0.15, 0.2)
+            axes.add_patch(Rectangle(corner, 2 * width + 0.3, 3.4, **look))
+            axes.text(x - width / 2 + 0.1, 3.05, f"node {node}: GROUP_RANK={node}", va="center")
+    bare(axes, (0.1, 4 * width + 2.1), (0.1, 3.7))
+
+
+def lost_node(lost, survivor, again) -> None:
+    """What the ranks print when node 1 is lost and comes back."""
+    speed = r" +[\d.]+ s +[\d,]+ images/s"  # another one at each run
+    printed = lost.out[0] + survivor.out[0] + again.out[0]  # rank 0 may be on either node
+    lines = [re.sub(speed, "", line) for line in printed.splitlines()[:-1]]
+    lines.insert(2, "RuntimeError: ... Connection closed (or reset) by peer")  # on node 0
+    lesson.show_code("\n".join(lines), "text", caption="what the ranks print")
+    assert re.search(r"RuntimeError: .*(closed|reset) by peer", survivor.err[0])
+    assert lines[3] == "05_multinode: 2 rank(s) on 2 node(s), 1 epoch(s) done"
+    assert survivor.code == again.code == 0 and lost.code == -9  # killed
+
+
+PARTS = {
+    "settings": "which run this is: another run is not resumed from it",
+    "history": "of each epoch done: loss, accuracy and timings",
+    "model": "weights, and BatchNorm's statistics",
+    "optimizer": "a momentum for each weight",
+    "schedule": "the position in the learning rate schedule",
+    "scaler": "the loss scale, with fp16",
+}
+
+
+def snapshot(parts: dict) -> float:
+    """A table of a snapshot's parts -> per cent of its bytes that are weights"""
+    rows = [[f"`{name}`", PARTS[name], f"{nbytes(parts[name]):,}"] for name in parts]
+    lesson.table(["part", "what it is", "bytes of tensors"], rows, "llr")
+    assert len(parts["history"]) == 1
+    assert nbytes(parts["optimizer"]) == 4 * 29_034  # as many as weights
+    weight = torch.nn.Parameter(torch.ones(1000))
+    weight.grad = torch.ones(1000)
+    adam = torch.optim.Adam([weight])
+    adam.step()
+    assert nbytes(adam.state_dict()["state"]) == 2 * weight.nbytes + 4  # and the number of the step
+    return 100 * nbytes(parts["model"]) / nbytes(parts)
+
+
+def nbytes(part):
+    """Bytes of all tensors in nested lists and dictionaries."""
+    if isinstance(part, torch.Tensor):
+        return part.nbytes
+    inside = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return sum(map(nbytes, inside))
+
+
+def begun_anew(distances: dict) -> None:
+    rows = [["nothing", "0"]] + [[f"`{part}`", f"{far:.2g}"] for part, far in distances.items()]
+    lesson.table(["begun anew", "largest difference of a weight"], rows)
+    assert all(far > 1e-3 for far in distances.values())

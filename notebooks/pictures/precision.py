@@ -1,0 +1,126 @@
+"""3. Mixed precision."""
+
+import json
+from importlib import import_module
+
+import torch
+
+lesson = import_module("notebooks.lesson")
+
+
+def both_types(numbers: dict) -> None:
+    """The positive numbers of fp16 and of bf16."""
+    title = "fp16 has eight times as many numbers near 1, bf16 far more range"
+    with lesson.picture(title, height=3.8, nrows=2) as both:
+        number_lines(both, numbers)
+    from_1_to_2 = [((line >= 1) & (line < 2)).sum().item() for line in numbers.values()]
+    assert from_1_to_2 == [1024, 128]
+
+
+def number_lines(both, numbers: dict) -> None:
+    """numbers: all positive ones of each type, sorted. From end to end, and some of them near 1."""
+    whole, near = both
+    for y, (name, line) in enumerate(numbers.items()):
+        low, high, color = line[0].item(), line[-1].item(), lesson.RANKS[y]
+        whole.plot([low, high], [y, y], "|-", color=color, linewidth=5, markersize=18)
+        whole.text(1, y - 0.3, f"{name}: {low:.0e} to {high:.0e}", ha="center", va="bottom")
+        some = line[(line >= 1) & (line <= 1 + 1 / 32)]
+        near.plot(some, [y] * len(some), "|", color=color, markersize=24, markeredgewidth=2)
+    whole.set(xscale="log", xlabel="the positive numbers it can hold, from end to end")
+    near.set(xlabel="each of its numbers between 1 and 1.03125")
+    for axes in both:
+        axes.set_yticks(range(len(numbers)), numbers)
+        axes.set_ylim(1.6, -0.9)
+
+
+def scaled_gradients(gradients, numbers: dict, lost) -> None:
+    """Histograms of gradients as they are and scaled, and where fp16 has only 0."""
+    edges = torch.linspace(-13, 2, 76)
+    counts = {
+        label: (gradients * scale).abs().log10().histogram(edges).hist / 1000
+        for label, scale in {"as they are": 1, "times 65,536": 65536}.items()
+    }
+    half = numbers["fp16"][0].log10().item() - 0.3  # of the smallest: below it, 0 is nearer
+    few = f"{lost(gradients, 65536):.2%}"
+    title = f"{lost(gradients):.0%} of these gradients become 0 in fp16; with a loss scale {few}"
+    with lesson.picture(title, height=3.2) as axes:
+        underflow(axes, counts, edges.tolist(), half)
+    assert lost(gradients) > 0.1 and lost(gradients, 65536) < lost(gradients) / 100
+    assert (gradients.bfloat16() != 0).all()
+    amp = import_module("03_ddp_spawn.amp")
+    assert lost(gradients) == amp.lost_in_fp16(gradients) and amp.SCALE == 65536
+
+
+def underflow(axes, counts: dict[str, list[float]], edges: list[float], limit: float) -> None:
+    """Histograms of gradients; what is below the limit is grey: there fp16 has only 0."""
+    for k, (label, count) in enumerate(counts.items()):
+        look = {"hatch": "//", "linewidth": 2} if k else {"fill": True, "alpha": 0.6}
+        axes.stairs(count, edges, color=lesson.RANKS[k], label=label, **look)
+    axes.axvspan(edges[0], limit, color="#999999", alpha=0.35)
+    axes.text(edges[0] + 0.2, axes.get_ylim()[1] * 0.9, "0 in fp16", weight="bold")
+    axes.set(xlabel="size of a gradient, as a power of ten", ylabel="thousands of them")
+    axes.set(xlim=(edges[0], edges[-1]))
+    axes.legend()
+
+
+def scale_over_steps(scales: list[float], skipped: list[bool]) -> None:
+    """The loss scale of each step, and which steps were skipped."""
+    halved = [after == now / 2 for now, after in zip(scales, scales[1:])]
+    assert halved == skipped[:-1] and 0 < sum(skipped) < 15
+    title = f"The scale is halved until all gradients are finite: {sum(skipped)} of 30 steps lost"
+    with lesson.picture(title, height=2.8) as axes:
+        axes.plot(scales, color=lesson.RANKS[0], drawstyle="steps-post")
+        for kind, look, label in (
+            (False, "o", "taken"),
+            (True, "X", "skipped: an infinite gradient"),
+        ):
+            at = [step for step, skip in enumerate(skipped) if skip == kind]
+            color = lesson.RANKS[5 if kind else 0]
+            axes.plot(at, [scales[step] for step in at], look, color=color, label=label)
+        axes.set_yscale("log", base=2)
+        axes.set(xlabel="step", ylabel="loss scale")
+        axes.legend(loc="upper center")
+
+
+def ranks_that_skip() -> int:
+    """How many of two ranks skip a step with DDP; the models are equal with it, and only then."""
+    ranks = lesson.run.values
+    skips = {way: [min(r[way]["scales"]) < 65536 for r in ranks] for way in ranks[0]}
+    assert skips == {"without DDP": [False, True], "with DDP": [True, True]}
+    assert ranks[0]["with DDP"] == ranks[1]["with DDP"]
+    assert ranks[0]["without DDP"]["weight"] != ranks[1]["without DDP"]["weight"]
+    assert ranks[0]["with DDP"]["dtype"] == "torch.float32"
+    return sum(skips["with DDP"])
+
+
+def clipped(right: float, wrong: float) -> None:
+    lesson.table(
+        ["order", "norm of the gradients in the step"],
+        [
+            ["scale, backward, **unscale_, clip to 0.1**, step", f"{right:.7f}"],
+            ["scale, backward, **clip to 0.1**, step", f"{wrong:.7f}"],
+        ],
+    )
+    assert abs(right - 0.1) < 1e-4 and abs(wrong * 65536 - 0.1) < 1e-4
+
+
+def cost_of_bf16() -> None:
+    """A table: a step in fp32 and in bf16 on two CPUs, from the records."""
+    names = {"fp32": "03_ddp_spawn-2xcpu", "bf16": "03_ddp_spawn-bf16-2xcpu"}
+    compare, records = lesson.compare(), lesson.records()
+    sweep = json.loads((lesson.ROOT / "benchmarks/results/sweep.json").read_text())
+    steps = [sum(lesson.phases(name).values()) for name in names.values()]
+    swept = [sweep["milliseconds_per_step"]["amp"][amp]["2"] for amp in ("off", "bf16")]
+    rows = [
+        [about, *(f"{ms:.1f}" for ms in both), f"{both[1] / both[0]:.2f}"]
+        for about, both in (
+            (f"stage 3, {records[names['bf16']]['device_name']}", steps),
+            (f"sweep, {sweep['about'].split(',')[0]}", swept),
+        )
+    ]
+    titles = ["two ranks on two CPU cores", "fp32, ms per step", "bf16, ms per step", "bf16 / fp32"]
+    lesson.table(titles, rows)
+    accuracy = {way: compare.accuracy(records[name]) for way, name in names.items()}
+    print(", ".join(f"accuracy with {way} {value:.2%}" for way, value in accuracy.items()))
+    assert steps[1] > steps[0] and swept[1] < swept[0]
+    assert abs(accuracy["bf16"] - accuracy["fp32"]) < 0.003

@@ -1,0 +1,181 @@
+"""4. torchrun."""
+
+import re
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from torch.distributed import constants
+
+from .shapes import GREY, arrow, bare, box
+
+lesson = import_module("notebooks.lesson")
+failures = import_module("notebooks.ranks.04_failures")
+
+
+def spawn_and_torchrun() -> None:
+    title = "mp.spawn starts a function, torchrun starts the whole script"
+    with lesson.picture(title, height=3, ncols=2) as grid:
+        who_starts_whom(grid)
+
+
+def who_starts_whom(grid) -> None:
+    """Two panels: mp.spawn and torchrun."""
+    panels = [
+        ("mp.spawn calls a function", "train.py\n(the parent)", "worker({})"),
+        ("torchrun runs the script", "torchrun\n(the launcher)", "train.py\nRANK={}"),
+    ]
+    for axes, (title, parent, child) in zip(grid, panels):
+        box(axes, 1.7, 2.5, parent, GREY, width=3.3)
+        for rank in (0, 1):
+            box(axes, 7.2, 4 - 3 * rank, child.format(rank), lesson.RANKS[rank])
+            arrow(axes, (3.5, 2.5), (5.6, 4 - 3 * rank))
+        bare(axes, (0, 9), (0, 5), title)
+
+
+VARIABLES = {
+    "RANK": "number among all ranks: guards printing and saving",
+    "LOCAL_RANK": "number on this node: picks the GPU",
+    "ROLE_RANK": "number among the ranks of its role",
+    "WORLD_SIZE": "number of ranks",
+    "LOCAL_WORLD_SIZE": "number of ranks on this node",
+    "ROLE_WORLD_SIZE": "number of ranks of this role",
+    "GROUP_RANK": "number of this node",
+    "GROUP_WORLD_SIZE": "number of nodes",
+    "MASTER_ADDR": "address of the store",
+    "MASTER_PORT": "port of the store",
+    "TORCHELASTIC_RUN_ID": "name of this run",
+    "TORCHELASTIC_RESTART_COUNT": "restarts so far",
+    "TORCHELASTIC_MAX_RESTARTS": "restarts that are allowed",
+}
+
+
+def environment() -> dict[str, str]:
+    """A table of what torchrun sets -> the environment of rank 1"""
+    environments = [values["environment"] for values in lesson.run.values]
+    differ = {name for name in VARIABLES if environments[0][name] != environments[1][name]}
+    shown = {name: environments[0][name] for name in VARIABLES} | dict.fromkeys(differ, "0 and 1")
+    shown |= {"MASTER_PORT": "a free one", "TORCHELASTIC_RUN_ID": "random"}
+    lesson.table(
+        ["variable", "on ranks 0 and 1", "meaning"],
+        [[f"`{name}`", shown[name], text] for name, text in VARIABLES.items()],
+        align="lll",
+    )
+    assert all([env[name] for env in environments] == ["0", "1"] for name in differ)
+    assert differ == {"RANK", "LOCAL_RANK", "ROLE_RANK"}
+    return environments[1]
+
+
+def rendezvous() -> None:
+    """How two ranks find each other; what the cell above has found in the store."""
+    zero, one = lesson.run.values
+    assert zero["port"] == one["port"]  # what rank 0 has written is what rank 1 has read
+    assert zero["ranks"] == one["ranks"] == 2
+    assert not zero["before"] and zero["after"]
+    title = "Rendezvous: ranks exchange their addresses through the store"
+    with lesson.picture(title, height=3.1, ncols=3) as grid:
+        meeting(grid)
+
+
+def meeting(grid) -> None:
+    """Three panels: how two ranks find each other through a store."""
+    steps = ["1. each knows the store", "2. each writes, reads", "3. they are connected"]
+    for number, (axes, step) in enumerate(zip(grid, steps)):
+        written = "\n0: port 5151\n1: port 6262" if number else ""
+        box(axes, 3, 4, f"store{written}", GREY, width=3.6)
+        for rank in (0, 1):
+            box(axes, 1 + 4 * rank, 1, f"rank {rank}", lesson.RANKS[rank], width=1.9, height=1)
+            if number < 2:
+                ends = (1 + 4 * rank, 1.6), (2.2 + 1.6 * rank, 3.1)
+                arrow(axes, *ends, lesson.RANKS[rank], "<|-|>" if number else "-|>")
+        bare(axes, (-0.3, 6.3), (0.2, 5), step)
+    arrow(grid[2], (2, 1), (4, 1), style="<|-|>")
+
+
+# ---------------------------------------------------------------- which rank failed first?
+
+
+def report(run):
+    """The last part of torchrun's report, as lines."""
+    text = run.launcher.partition("Root Cause")[2].partition("====")[0]
+    lines = [line.strip() for line in text.splitlines()]
+    traceback = next(k for k, line in enumerate(lines) if line.startswith("traceback"))
+    last = [line for line in lines[traceback:] if line][-1]
+    kept = [line for line in lines[:traceback] if line[:4] in ("rank", "exit")]
+    last = re.sub(r"\[.*?\] |\[.*| by PID.*|(?<=ms) .*", "", last)
+    last = last.replace("reset by", "closed by")  # which of the two is chance
+    return [re.sub(r" +\(pid: \d+\) *", " ", line) for line in kept] + [last]
+
+
+def reports(runs: dict) -> None:
+    """The end of torchrun's report of each case."""
+    text = "\n\n".join(
+        "\n".join([f"{case}. Root Cause (first observed failure):", *report(run)])
+        for case, run in runs.items()
+    )
+    lesson.show_code(text.replace("\n", "\n   ").replace("\n   \n   ", "\n\n"), "text")
+
+
+def named(run):
+    """The rank that torchrun calls the root cause."""
+    return int(re.search(r"rank *: (\d+)", run.launcher.partition("Root Cause")[2])[1])
+
+
+def root_causes(runs: dict) -> int:
+    """What happens in each case, and the rank that torchrun names -> how many are right"""
+    right = [case for case in runs if named(runs[case]) == failures.CASES[case][0]]
+    title = f"torchrun names the first rank that ended: right in {len(right)} of 4 cases"
+    with lesson.picture(title, height=5, nrows=2, ncols=2) as grid:
+        for axes, (case, (rank, how)) in zip(grid.flat, failures.CASES.items()):
+            verdict = "right" if named(runs[case]) == rank else "WRONG"
+            lanes(axes, rank, how, f"{case}: report names rank {named(runs[case])}: {verdict}")
+    assert right == ["B", "D"]
+    assert "Timed out" in report(runs["A"])[-1]
+    assert "by peer" in report(runs["C"])[-1]
+    assert constants.default_pg_timeout == timedelta(minutes=30)  # gloo's, if none is set
+    assert constants.default_pg_nccl_timeout in (None, timedelta(minutes=10))  # None without NCCL
+    return len(right)
+
+
+def lanes(axes: Axes, failed: int, how: str, title: str) -> None:
+    """One panel: what two ranks do until the launcher sees one of them end; not to scale.
+
+    failed, how: which rank fails, and how (ranks/04_failures.py).
+    """
+    other, late = 1 - failed, how in ("hangs", "exits early")
+    seen = {"hangs": 7, "exits early": 5}.get(how, 1.5)
+    mark = {"color": "black", "markersize": 11, "markeredgewidth": 3}
+    axes.barh(failed, 1, color=lesson.COLORS["forward"])
+    if how == "hangs":
+        axes.barh(failed, 6.6, color="white", left=1, edgecolor=GREY, hatch="//")
+    else:
+        axes.plot(1, failed, "o" if how == "exits early" else "x", **mark)
+    axes.barh(other, 3.5 if late else seen, color=lesson.COLORS["forward"])
+    if late:
+        axes.barh(other, seen - 3.5, color=lesson.COLORS["exposed"], left=3.5)
+        axes.plot(seen, other, "x", **mark)
+    axes.axvline(seen, color="black", linestyle=":")
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 2}
+    axes.text(1.7, failed, how, va="center", bbox=paper)
+    axes.set_title(title, loc="left")
+    axes.set(yticks=[0, 1], yticklabels=["rank 0", "rank 1"], ylim=(1.6, -0.6))
+    axes.set(xticks=[], xlim=(0, 8), xlabel="time, not to scale")
+
+
+def stack(text):
+    """(function, file) of each call in a faulthandler's report, the outermost first."""
+    calls = re.findall(r'File "(.*?)", line \d+ in (\w+)', text)[::-1]
+    return [(name, Path(file).name) for file, name in calls if name != "wrapper"]
+
+
+def stacks_of_a_deadlock(run) -> None:
+    """The calls of both ranks of case A, the innermost on top."""
+    stacks = [stack(err) for err in run.err]
+    levels = list(enumerate(zip(*stacks)))
+    assert [calls[-1][0] for calls in stacks] == ["read_next_file", "all_reduce"]
+
+    rows = [[level, *(f"`{name}` ({file})" for name, file in calls)] for level, calls in levels][
+        ::-1
+    ]
+    lesson.table(["depth", "rank 0", "rank 1"], rows, align="rll")

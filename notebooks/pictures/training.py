@@ -1,0 +1,143 @@
+"""1. A training step, loading, random numbers."""
+
+import json
+from importlib import import_module
+
+import torch.nn.functional as F
+
+lesson = import_module("notebooks.lesson")
+
+
+def mosaic(images, rows: int):
+    """[rows * n, 28, 28] -> one image, with a white line between the small ones"""
+    tiles = F.pad(images, (1, 1, 1, 1)).unflatten(0, (rows, -1))
+    return tiles.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def four_shards(images) -> None:
+    """The 120 images of a batch, 30 for each of four devices."""
+    title = "A batch of 120 images; four devices would take 30 each"
+    with lesson.picture(title, height=3.2, nrows=2, ncols=2) as grid:
+        for device, axes in enumerate(grid.flat):
+            axes.imshow(mosaic(images[:120][30 * device : 30 * device + 30], rows=3))
+            axes.set(xticks=[], yticks=[], title=f"device {device}")
+            axes.spines[:].set(color=lesson.RANKS[device], linewidth=4, visible=True)
+
+
+def step_of_stage_1() -> None:
+    """A bar: the phases of one step, from the record."""
+    name = "01_baseline-1xcpu"
+    record, step = lesson.records()[name], lesson.phases(name)
+    del step["exposed"]  # waiting for other ranks: one process has none
+    whole = sum(step.values())
+    shares = [f"{phase} takes {step[phase] / whole:.0%}" for phase in ("forward", "backward")]
+    title = f"Of a step of {whole:.1f} ms, " + " and ".join(shares)
+    with lesson.picture(title, height=1.7) as axes:
+        lesson.stack(axes, {"": step}, lesson.COLORS)
+        axes.set(xlabel=f"milliseconds of one step of {record['batch_size']} images, one core")
+
+
+def shard_gradients(shards, whole) -> None:
+    """Some numbers of each shard's gradient, of their average, and of the batch's."""
+    title = "Four shards disagree; their average is the gradient of the batch"
+    at = range(200, 230)  # a few of the numbers
+    with lesson.picture(title, height=3.2) as axes:
+        for device, shard in enumerate(shards):
+            label = f"device {device}"
+            axes.plot(at, shard[200:230], "v^<>"[device], color=lesson.RANKS[device], label=label)
+        axes.plot(at, shards.mean(0)[200:230], "k", label="average of the four")
+        axes.plot(at, whole[200:230], "ko", fillstyle="none", markersize=10, label="whole batch")
+        axes.set(xlabel="number in the gradient", ylabel="its value")
+        axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1))
+
+
+def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
+    """How far each wrong gradient is from that of the batch, and the right one beside it."""
+    assert min(wrong.values()) > 0.01 and max(right.values()) < 1e-12
+
+    title = "Right is right up to rounding; a mistake can be seen"
+    with lesson.picture(title, height=3) as axes:
+        pairs = [pair for both in zip(wrong.items(), right.items()) for pair in both]
+        names, values = zip(*pairs)
+        colors = [lesson.COLORS["exposed"], lesson.COLORS["backward"]] * 3
+        axes.barh(names, [max(value, 1e-16) for value in values], color=colors)
+        for row, value in enumerate(values):
+            text = f"{value:.2f}" if value > 0.01 else f"{value:.0e}"
+            axes.text(max(value, 1e-16) * 1.5, row, text, va="center")
+        axes.set(xscale="log", xlim=(1e-17, 1e3), ylim=(5.5, -0.5))
+        axes.set(xlabel="distance from the gradient of the whole batch")
+
+
+# ---------------------------------------------------------------- loading
+
+
+def two_ways_of_loading() -> dict[str, dict[str, float]]:
+    """-> milliseconds of each phase of a step, by way of loading, from the record"""
+    path = lesson.ROOT / "benchmarks/results/loaders.json"
+    measured = json.loads(path.read_text())
+    loaders = measured["milliseconds_per_step"]
+    slow, fast = loaders["one by one"], loaders["whole batches"]
+    title = f"Loading: {slow['data']:.1f} ms per step one by one, {fast['data']:.1f} in batches"
+    with lesson.picture(title, height=3.2) as axes:
+        lesson.stack(axes, loaders, lesson.COLORS)
+        axes.set(xlabel=f"milliseconds of one step of {measured['batch']} images, one core")
+    print(measured["about"])
+    return loaders
+
+
+def on_faster_devices(loaders: dict[str, dict[str, float]]) -> None:
+    """The loader's part of a step, if everything else were so many times as fast."""
+    slow, fast = loaders["one by one"], loaders["whole batches"]
+    rows = []
+    for times in (1, 5, 20, 100):
+        row = [f"{times} times as fast" if times > 1 else "this core"]
+        for phases in (slow, fast):
+            rest = sum(phases.values()) - phases["data"]
+            row.append(f"{phases['data'] / (phases['data'] + rest / times):.0%}")
+        rows.append(row)
+    lesson.table(["all but the loader", "waits, one by one", "waits, whole batches"], rows)
+    assert slow["data"] > 3 * fast["data"] < loaders["whole batches, 1 worker"]["data"]
+
+
+def worker_and_threads() -> None:
+    """Images a second with a loader worker and with two threads, from the records."""
+    settings = lesson.records(f"{lesson.RECORDS}/settings")
+    runs = {
+        "as it is": lesson.records()["01_baseline-1xcpu"],
+        "a loader worker": settings["01_baseline-workers1-1xcpu"],
+        "two threads": settings["01_baseline-threads2-1xcpu"],
+    }
+    compare = lesson.compare()
+    speeds = {change: compare.speed(run) for change, run in runs.items()}
+    worker, threads = (speeds[change] / speeds["as it is"] for change in list(runs)[1:])
+    title = f"Two threads: {threads:.2f} times as fast. A worker: {worker:.2f}"
+    with lesson.picture(title, height=2.1) as axes:
+        axes.barh(speeds.keys(), speeds.values(), color=lesson.COLORS["backward"], height=0.7)
+        for row, (change, speed) in enumerate(speeds.items()):
+            accuracy = f"{compare.accuracy(runs[change]):.2%} correct"
+            axes.text(speed, row, f" {speed:,.0f}, {accuracy}", va="center")
+        axes.set(xlabel="images a second", ylim=(2.5, -0.5), xlim=(0, 1.5 * max(speeds.values())))
+    assert threads > 1
+
+
+# ---------------------------------------------------------------- random numbers
+
+
+def turned_digits(good: list, bad: list) -> None:
+    """A row for each worker: its digits of two epochs, with worker seeds and with copies."""
+    both = [[angle for _, angle in items] for items in bad]
+    assert both[0] == both[1]  # two workers, one sequence
+    assert both[0][:4] == both[0][4:]  # and the next epoch begins it anew
+    title = "Copies of one generator: two workers turn the digit alike"
+    with lesson.picture(title, height=4.4, nrows=4, ncols=8) as grid:
+        for row, items in enumerate(good + bad):
+            for axes, (image, angle) in zip(grid[row], items):
+                axes.imshow(image)
+                axes.set(xticks=[], yticks=[])
+                axes.set_xlabel(f"{angle:.0f}°", fontsize=10, labelpad=2)
+                axes.spines[:].set(color=lesson.RANKS[row % 2], linewidth=3, visible=True)
+            kind = "worker seeds" if row < 2 else "a copy each"
+            label = f"{kind},\nworker {row % 2}"
+            grid[row, 0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=11)
+        grid[0, 0].set_title("epoch 1", loc="left")
+        grid[0, 4].set_title("epoch 2", loc="left")
