@@ -169,17 +169,26 @@ def add_player(app: Sphinx, error: Exception | None) -> None:
 
 
 def write_player(folder: Path) -> None:
-    """Write player.js, joined, its style, and the recordings as a script: without a server a page
-    can load neither modules nor JSON."""
+    """Write player.js, joined and with its words, its style, and the recordings as a script: a page
+    without a server can load neither modules nor JSON."""
     folder.mkdir(parents=True, exist_ok=True)
+    words = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
     parts = [PLAYER / f"{name}.js" for name in ("words", "lanes", "circle", "player")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in parts)
-    (folder / "player.js").write_text(f'"use strict";\n(() => {{\n{code}}})();\n', "utf-8")
+    script = f'"use strict";\n{as_script(words)}(() => {{\n{code}}})();\n'
+    (folder / "player.js").write_text(script, encoding="utf-8")
     shutil.copy(PLAYER / "player.css", folder)
     paths = sorted((PLAYER / "recordings").glob("*.json"))
     recordings = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
-    text = f"window.recordings = {json.dumps(recordings, separators=(',', ':'))};\n"
-    (folder / "recordings.js").write_text(text, encoding="utf-8")
+    (folder / "recordings.js").write_text(as_script({"recordings": recordings}), encoding="utf-8")
+
+
+def as_script(values: dict) -> str:
+    lines = [
+        f"window.{name} = {json.dumps(value, ensure_ascii=False, separators=(',', ':'))};\n"
+        for name, value in values.items()
+    ]
+    return "".join(lines)
 
 
 # ---------------------------------------------------------------- notebooks
@@ -242,6 +251,8 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
         context[name] = found and {"title": found["title"], "link": uri}
     if page == "search":
         app.add_js_file("search.js", priority=200)
+    if doctree and any('class="player"' in one.astext() for one in doctree.findall(nodes.raw)):
+        app.add_js_file("player/player.js", loading_method="defer")
 
 
 # ---------------------------------------------------------------- the search
