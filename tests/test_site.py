@@ -365,6 +365,23 @@ def test_the_messages_page_has_a_filter(chromium, address, pasted, entry):
 
 
 @NEEDS_BROWSER
+def test_the_start_page_shows_the_player_and_three_ways_first(chromium, address):
+    for width, height in ((1280, 900), (420, 900)):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        chromium.get(f"{address}/index.html")
+        tops = chromium.execute_script(
+            """const top = (css) => document.querySelector(css).getBoundingClientRect().top;
+            return [top(".player .stage"), top(".bd-article ul"), top(".highlight-diff"),
+                    document.querySelectorAll(".bd-article ul")[0].children.length]"""
+        )
+        assert tops[0] < height * 0.6 and tops[0] < tops[1] < tops[2] and tops[3] == 3
+        assert width < 500 or tops[1] < height, "the three ways are on the first screen"
+    wide = "const pre = document.querySelector('.highlight-diff pre'); return pre.scrollWidth"
+    assert chromium.execute_script(f"{wide} - pre.clientWidth") <= 0, "the comments are cut off"
+
+
+@NEEDS_BROWSER
 def test_pictures_are_dark_in_the_dark(chromium, address):
     from PIL import Image, ImageStat
 

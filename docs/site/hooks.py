@@ -166,6 +166,9 @@ def add_player(app: Sphinx, error: Exception | None) -> None:
     """Put the player where the pages expect it."""
     if not error and app.builder.name == "html":
         write_player(app.outdir / "_static/player")
+        picture = app.outdir / "docs/player/step.png"  # of shared links, and where no script runs
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PLAYER / "step.png", picture)
 
 
 def write_player(folder: Path) -> None:
