@@ -81,6 +81,7 @@ def test_make_site_zh(site):
         links = [[link for link in Page(path).links if "zh/" in link] for path in (ours, theirs)]
         assert len(links[0]) == 1 and not links[1]
         assert Page(theirs).language == "zh-CN"
+        assert "PyTorch 数据并行训练" in "".join(Page(theirs).text), "the site's name"
         assert re.search("[\u4e00-\u9fff]{4}", "".join(Page(theirs).text))
 
 

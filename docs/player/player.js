@@ -174,27 +174,30 @@ class Player {
 
   // ---- the story: what there is to see, frame by frame, through several recordings
 
-  /** The frame that belongs to the present moment, or -1. */
+  /** [the frame to show, has the recording come to it]; before its first frame it shows that one. */
   frameNow() {
-    return this.story.findLastIndex(
-      ([name, words]) => name === this.name && (words === "" || this.find(words) <= this.at),
+    const own = ([name]) => name === this.name;
+    const now = this.story.findLastIndex(
+      (frame) => own(frame) && (frame[1] === "" || this.find(frame[1]) <= this.at),
     );
+    return now < 0 ? [this.story.findIndex(own), false] : [now, true];
   }
 
   narrate() {
-    const now = this.frameNow();
-    this.caption.hidden = !this.story.some(([name]) => name === this.name);
+    const [now, reached] = this.frameNow();
+    this.caption.hidden = now < 0;
     if (this.caption.hidden) return;
-    const text = this.story[now]?.[2 + LANGUAGE] ?? "";
+    const text = this.story[now][2 + LANGUAGE];
     if (text !== this.tale.textContent) this.tale.textContent = text;
     this.place.textContent = say("frame", { number: now + 1, count: this.story.length });
-    this.previous.disabled = now <= 0;
-    this.next.disabled = now === this.story.length - 1;
+    this.previous.disabled = now === 0;
+    this.next.disabled = reached && now === this.story.length - 1;
   }
 
   /** To the next frame the picture moves, to the one before it jumps. */
   turn(by) {
-    const [name, words] = this.story[this.frameNow() + by];
+    const [now, reached] = this.frameNow();
+    const [name, words] = this.story[by > 0 && !reached ? now : now + by];
     if (name !== this.name) this.show(name, words || 0);
     const step = this.find(words || 0);
     if (by > 0 && !CALM.matches && step > this.at) this.playTo(step);
