@@ -1,8 +1,10 @@
 /* What a lane shows is told by a label, and where nothing is computed by a pattern, whose stripes
    have this angle. */
 const PATTERNS = { exposed: 45, waits: 45, wait: 45, slow: 0, error: 90, gone: 135 };
-const KEYS = ["data", "forward", "backward", "gradient", "waits", "all-reduce", "exposed"];
-KEYS.push("optimizer", "compute", "wait", "slow", "error", "gone");
+const KEYS = [
+  ...["data", "forward", "backward", "gradient", "waits", "all-reduce", "exposed", "optimizer"],
+  ...["compute", "wait", "slow", "error", "gone"], // of failures
+];
 
 /** The picture of a step or a failure: time goes to the right, a lane per rank and per bucket.
 
