@@ -96,10 +96,10 @@ def file_of(page, path):
 
 
 def difference(before, after):
-    """What a page quotes: the lines that differ, and an empty line between places."""
+    """What a page quotes: the lines that differ, a line around them, and "..." between places."""
     sources = [path.read_text().partition('"""\n\n')[2].splitlines() for path in (before, after)]
-    lines = list(difflib.unified_diff(*sources, n=0, lineterm=""))[3:]
-    return "".join("\n" if line.startswith("@@") else f"{line}\n" for line in lines)
+    lines = [line.rstrip() for line in difflib.unified_diff(*sources, n=1, lineterm="")][3:]
+    return "".join(" ...\n" if line.startswith("@@") else f"{line}\n" for line in lines)
 
 
 # ---------------------------------------------------------------- a script of one's own

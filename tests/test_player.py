@@ -6,6 +6,7 @@ import re
 from urllib.parse import quote
 
 import pytest
+import yaml
 from conftest import NEEDS_BROWSER, ROOT, served
 
 hooks = pytest.importorskip("docs.site.hooks")
@@ -19,8 +20,10 @@ pytestmark = pytest.mark.slow
 PLAYER = ROOT / "docs" / "player"
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,"><title>Player</title>
-<body style="margin: 8px"><div class="player" data-recording="{}">fallback</div>
-<script src="site/player.js" defer></script></body></html>"""
+<body style="margin: 8px"><p>above</p><div class="player" data-recording="{}">fallback</div>
+<p style="height: 2000px">below</p><script src="site/player.js" defer></script></body></html>"""
+TABLE = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
+WORDS, STORIES = TABLE["words"], TABLE["stories"]
 ONE, THREE = (f"step-ranks-2-channels-1-bucket-cap-mb-{cap}" for cap in ("25", "0.01"))
 RING, DIES = "all-reduce-ring-ranks-4", "failure-a-rank-dies-ranks-4"
 
@@ -34,11 +37,15 @@ def read(name):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """index.html, and missing.html with a recording that is not there."""
+    """index.html, the same in Chinese, missing.html with a recording that is not there, and
+    start.html, where the player is one of the things on the page and moves by itself."""
     folder = tmp_path_factory.mktemp("player")
     hooks.write_player(folder / "site")
     (folder / "index.html").write_text(PAGE.format(ONE))
+    (folder / "zh.html").write_text(PAGE.format(ONE).replace('lang="en"', 'lang="zh-CN"'))
     (folder / "missing.html").write_text(PAGE.format("nothing"))
+    small = PAGE.format(ONE).replace("data-recording", "data-small data-moves data-recording")
+    (folder / "start.html").write_text(small)
     return folder
 
 
@@ -83,7 +90,7 @@ class Browser:
         self.until(lambda: self.fragment == fragment)
 
     def step(self):
-        number, last = re.match(r"step (\d+) of (\d+), ", self.text(".status")).groups()
+        number, last = re.match(r"step (\d+) of (\d+)\b", self.status).groups()
         return int(number), int(last)
 
     def press(self, *keys):
@@ -94,7 +101,11 @@ class Browser:
         return self.driver.execute_script(code, *values)
 
     def shows(self, name):
-        return self.text(".title") == read(name)["title"]
+        return self.find(".menu").get_property("value") == name
+
+    @property
+    def status(self):
+        return self.find(".status").get_property("textContent")  # also where it is hidden
 
     @property
     def fragment(self):
@@ -113,9 +124,8 @@ def browser(chromium):
 
 @NEEDS_BROWSER
 def test_it_plays_to_the_end_and_can_be_paused(browser, site):
-    browser.open(f"{site}index.html#recording={ONE}&step=10")
+    browser.open(f"{site}index.html#recording={ONE}&step=28")
     (start, last), play = browser.step(), browser.find(".play")
-    ui.Select(browser.find(".speed")).select_by_value("4")
     play.click()
     browser.until(lambda: browser.step()[0] > start)
     play.click()
@@ -129,7 +139,7 @@ def test_it_plays_to_the_end_and_can_be_paused(browser, site):
 @NEEDS_BROWSER
 def test_steps_by_button_key_slider_and_place(browser, site):
     browser.open(f"{site}index.html")
-    assert browser.text(".status").endswith("0.000 ms: the beginning")
+    assert browser.text(".status") == "step 0 of 36: the beginning"
     browser.find(".forward").click()
     browser.find(".forward").click()
     browser.find(".back").click()
@@ -158,10 +168,10 @@ def test_steps_by_button_key_slider_and_place(browser, site):
 @NEEDS_BROWSER
 def test_the_menu_the_address_and_the_way_back(browser, site):
     browser.open(f"{site}index.html")
-    assert browser.shows(ONE) and "No overlap: " in browser.text(".summary")
+    assert browser.shows(ONE) and "all of it is exposed" in browser.text(".conclusion")
     ui.Select(browser.find(".menu")).select_by_visible_text(read(THREE)["title"])
     browser.until(lambda: browser.shows(THREE))
-    assert "bucket_cap_mb=0.01 makes 3 bucket(s)" in browser.text(".summary")
+    assert "3 buckets: the all-reduce of 2 of them" in browser.text(".conclusion")
     browser.find(".forward").click()
     browser.until(lambda: browser.fragment == f"recording={THREE}&step=1")
     there = browser.text(".status")
@@ -185,7 +195,7 @@ def test_an_all_reduce_ends_with_all_chunks_on_all_ranks(browser, site):
     browser.script("arguments[0].focus()", browser.find(".stage"))
     browser.press(Keys.END)
     assert browser.script(held) == 16 * "0123" and len(browser.all(".frame.whole")) == 16
-    assert "Each rank sends 7,200,000 bytes, 1.50 times" in browser.text(".summary")
+    assert "Each rank sends 7,200,000 bytes, 1.50 times" in browser.text(".conclusion")
 
 
 @NEEDS_BROWSER
@@ -213,7 +223,7 @@ def test_a_dark_theme_and_reduced_motion(browser, folder):
         browser.script("document.documentElement.dataset.theme = 'dark'")
         assert light == "rgb(255, 255, 255)" and browser.script(paper) != light
         browser.find(".play").click()
-        browser.until(lambda: browser.step()[0] >= 3)
+        browser.until(lambda: browser.step()[0] >= 4)  # no event in the next three seconds
         now = browser.find(".lanes .now").get_attribute("d")
         assert now in {browser.find(".lanes .now").get_attribute("d") for _ in range(3)}
     finally:
@@ -232,6 +242,137 @@ def test_what_is_missing_is_one_line(browser, tmp_path, folder):
     browser.driver.get_log("browser")  # the browser itself reports the missing file
 
 
+# ---------------------------------------------------------------- the story
+
+
+@NEEDS_BROWSER
+@pytest.mark.parametrize("kind", STORIES)
+def test_next_leads_through_the_story_without_scrolling(browser, folder, kind):
+    browser.open(f"{folder.as_uri()}/index.html#recording={STORIES[kind][0][0]}&step=0", width=420)
+    reduced = {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", reduced)
+    place = "return [scrollY, document.querySelector('.next').getBoundingClientRect().top]"
+    places = []
+    try:
+        for number, (name, words, english, _) in enumerate(STORIES[kind], 1):
+            browser.until(lambda english=english: browser.text(".tale") == english)
+            assert browser.text(".place") == f"{number} of {len(STORIES[kind])}"
+            assert browser.shows(name) and words in browser.status
+            places.append(browser.script(place))
+            if number < len(STORIES[kind]):
+                browser.find(".next").click()
+        assert not browser.find(".next").is_enabled()
+        assert len({scrolled for scrolled, _ in places}) == 1, "the page has jumped"
+        assert max(top for _, top in places) < 900 - 40, "next is out of sight"
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@NEEDS_BROWSER
+def test_a_recording_amid_the_story_begins_with_its_own_frame(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html#recording={THREE}&step=0")
+    first = next(frame for frame in STORIES["step"] if frame[0] == THREE)
+    assert browser.text(".tale") == first[2]
+    browser.find(".next").click()
+    browser.until(lambda: first[1] in browser.status)
+    assert browser.shows(THREE) and browser.text(".tale") == first[2]
+
+
+@NEEDS_BROWSER
+def test_next_moves_the_picture(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html")
+    browser.find(".next").click()
+    browser.until(lambda: "forward begins" in browser.status)
+    browser.find(".next").click()
+    assert "Pause" in browser.find(".play").accessible_name
+    browser.until(lambda: "linear.bias is ready" in browser.status)
+    browser.until(lambda: "Play" in browser.find(".play").accessible_name)
+
+
+@NEEDS_BROWSER
+def test_the_first_sight_is_in_full_colour(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html")
+    assert browser.find(".cover").get_attribute("visibility") == "hidden"
+    browser.find(".forward").click()
+    assert browser.find(".cover").get_attribute("visibility") == "visible"
+
+
+@NEEDS_BROWSER
+def test_it_moves_by_itself_unless_the_reader_wants_no_motion(browser, folder):
+    browser.open(f"{folder.as_uri()}/start.html")
+    browser.until(lambda: browser.step()[0] > 3)
+    browser.find(".play").click()
+    assert browser.fragment == "" and not browser.find(".menu").is_displayed()
+    reduced = {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]}
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", reduced)
+    try:
+        browser.open(f"{folder.as_uri()}/start.html")
+        assert browser.step()[0] == 0 and "Play" in browser.find(".play").accessible_name
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@NEEDS_BROWSER
+def test_the_controls_stay_in_sight_of_a_high_picture_only(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html")
+    sticky = "return getComputedStyle(document.querySelector('.deck')).position"
+    assert browser.script(sticky) == "static"
+    size = {"width": 1000, "height": 300, "deviceScaleFactor": 1, "mobile": False}
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.follow(f"recording={RING}&step=0")
+    browser.until(lambda: browser.script(sticky) == "sticky")
+
+
+@NEEDS_BROWSER
+def test_ranks_that_share_cores_show_no_times(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html#recording={ONE}&step=12")
+    text = browser.text(".stage") + browser.text(".status") + browser.text(".conclusion")
+    assert not re.search(r"\d m?s\b", text) and "so no times are shown" in browser.text(".about")
+    browser.follow("recording=failure-slow-rank-ranks-4&step=3")
+    browser.until(lambda: browser.status.startswith("step 3 of 52, 0.000 s: "))
+    assert browser.text(".conclusion") == (
+        "Rank 1 is the cause, without any error: in every step it is 0.3 s late, and the others "
+        "wait 0.2 to 0.3 s for it."
+    )
+
+
+@NEEDS_BROWSER
+def test_waiting_and_sending_have_two_colours(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html")
+    legend = browser.text(".legend")
+    assert "waits for a slower rank" in legend and "only waits for the all-reduce" in legend
+
+
+# ---------------------------------------------------------------- two languages
+
+
+@NEEDS_BROWSER
+@pytest.mark.parametrize("name", [ONE, RING, DIES])
+def test_on_a_chinese_page_it_speaks_chinese(browser, folder, name):
+    browser.open(f"{folder.as_uri()}/zh.html#recording={name}&step=9")
+    for part in (".tale", ".next", ".status", ".conclusion", ".legend", ".about"):
+        assert re.search("[\u4e00-\u9fff]", browser.text(part)), part
+    frame = next(frame for frame in STORIES[read(name)["kind"]] if frame[0] == name)
+    browser.follow(f"recording={name}&step={quote(frame[1] or '0')}")
+    browser.until(lambda: browser.text(".tale") == frame[3])
+
+
+def test_the_table_of_words_is_whole():
+    for key, (english, chinese) in WORDS.items():
+        places = [set(re.findall(r"\{\w+\}", text)) - {"{title}"} for text in (english, chinese)]
+        assert places[1] == places[0] or key.startswith("title-"), key
+    used = set(re.findall(r'say\(\s*(?:[^"()]*\? )?"([\w-]+)"', code()))
+    assert len(used) > 25 and used <= set(WORDS), used - set(WORDS)
+
+
+def code():
+    return "".join(path.read_text() for path in sorted(PLAYER.glob("*.js")))
+
+
+def test_the_scripts_stay_small():
+    assert len(code().splitlines()) <= 1020
+
+
 # ---------------------------------------------------------------- what the page says
 
 
@@ -245,7 +386,7 @@ def test_the_links_of_the_page_lead_to_steps(browser, folder):
         words = re.search("step=(.*)", link)[1].replace("+", " ")
         expected = "the beginning" if words == "0" else words
         browser.follow(link)
-        browser.until(lambda expected=expected: expected in browser.text(".status"))
+        browser.until(lambda expected=expected: expected in browser.status)
         assert browser.text(".hint") == ""
 
 

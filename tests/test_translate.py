@@ -2,11 +2,9 @@
 
 import importlib
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT
+from conftest import NEEDS_BROWSER, ROOT, served
 
 babel = pytest.importorskip("babel.messages", reason="requirements-dev.txt has it for Python 3.11")
 translate = importlib.import_module("docs.site.translate")
@@ -56,23 +54,89 @@ def test_code_links_and_figures_are_those_of_the_english_message(page):
                 assert set(english) == set(chinese), message.id
 
 
+# ---------------------------------------------------------------- the site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Both sites, with all that the catalogues have, even where the English has changed since."""
+    folder = tmp_path_factory.mktemp("chinese")
+    translate.build(folder, list(translate.PAGES))  # exits if there is a warning
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_make_site_zh(tmp_path):
+def test_make_site_zh(site):
     from test_site import Page, dead_links
 
-    command = [sys.executable, "docs/site/translate.py", "--build", str(tmp_path / "html")]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-    assert result.returncode == 0, result  # a warning is an error
-    assert not dead_links(tmp_path / "html")
+    assert not dead_links(site)
     for page in translate.PAGES:
-        ours, theirs = (tmp_path / f"html/{folder}{page}.html" for folder in ("", "zh/"))
+        name = "index" if page == "README" else page
+        ours, theirs = (site / f"{folder}{name}.html" for folder in ("", "zh/"))
         code = [
             re.findall(r"<pre>.*?</pre>", path.read_text(), re.DOTALL) for path in (ours, theirs)
         ]
         assert code[0] == code[1]
         links = [[link for link in Page(path).links if "zh/" in link] for path in (ours, theirs)]
-        if re.search(rf"^{page} .*Chinese$", result.stdout, re.MULTILINE):
-            assert len(links[0]) == 1 and not links[1]
-            assert Page(theirs).language == "zh-CN"
-            assert re.search("[\u4e00-\u9fff]{4}", "".join(Page(theirs).text))
+        assert len(links[0]) == 1 and not links[1]
+        assert Page(theirs).language == "zh-CN"
+        assert "PyTorch 数据并行训练" in "".join(Page(theirs).text), "the site's name"
+        assert re.search("[\u4e00-\u9fff]{4}", "".join(Page(theirs).text))
+
+
+@pytest.mark.slow
+def test_the_listings_are_built_once(site):
+    assert (site / "03_ddp_spawn/train.html").exists()
+    assert not [path for path in ROOT.glob("0*/**/*.py") if (site / "zh" / twin(path)).exists()]
+    assert not list((site / "zh/docs/timings").rglob("*.json"))
+    assert "../../03_ddp_spawn/train.html" in (site / "zh/03_ddp_spawn/README.html").read_text()
+
+
+def twin(path):
+    return path.relative_to(ROOT).with_suffix(".html")
+
+
+SEARCHES = {  # words of a reader -> pages, one of which has to be among the first three
+    "超时": ["docs/messages"],
+    "数据并行": ["index", "02_dp/README", "docs/glossary"],
+    "梯度累积": ["docs/glossary"],
+    "学习率": ["docs/glossary", "docs/checklist"],
+    "分布式训练": ["index", "docs/glossary"],
+    "端口被占用": ["docs/messages"],
+    "准确率下降": ["docs/messages"],
+    "采样器": ["docs/glossary", "docs/checklist"],
+    "环形 allreduce": ["docs/glossary", "05_multinode/README"],
+    "卡住": ["docs/messages", "docs/glossary"],
+    "nccl 超时": ["docs/messages"],
+}
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    with served(site) as address:
+        yield address
+
+
+@NEEDS_BROWSER
+@pytest.mark.slow
+@pytest.mark.parametrize("words", SEARCHES)
+def test_the_chinese_search_finds_the_page(chromium, address, words):
+    from test_site import FOUND
+
+    chromium.get(f"{address}/zh/search.html")
+    found = chromium.execute_script(FOUND, words)
+    assert {page for page, _ in found[:3]} & set(SEARCHES[words]), found[:6]
+    severe = [entry for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
+    assert severe == []
+
+
+@NEEDS_BROWSER
+@pytest.mark.slow
+def test_the_chinese_pages_in_the_browser(chromium, address):
+    from test_site import complaints, results
+
+    chromium.get(f"{address}/zh/search.html?q=超时")
+    assert "#" in results(chromium)[0][0], "a result leads to its section"
+    for page in ("index", "docs/messages", "docs/glossary", "03_ddp_spawn/README"):
+        assert not complaints(chromium, f"{address}/zh", page)

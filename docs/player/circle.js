@@ -9,12 +9,11 @@ class Circle {
   }
 
   legend() {
-    const row =
-      this.chunks > 1 ? `a chunk of the vector (c0 to c${this.chunks - 1})` : "the vector";
-    return [
-      `Each row of squares is ${row} on a rank; a square with number r: rank r's values are in its sum.
-      A row with a thick frame is finished.`,
-    ];
+    return [say(this.chunks > 1 ? "circle-chunks" : "circle-vector", { last: this.chunks - 1 })];
+  }
+
+  notes() {
+    return [];
   }
 
   layout(pixels) {
@@ -35,18 +34,17 @@ class Circle {
     this.step = null;
   }
 
-  /** Rank 0 at the top left, then down on the right and up on the left: a ring in two columns. */
+  /** Two columns. A ring goes round them; in a tree and the naive way nothing has to cross. */
   place(pixels) {
-    const count = this.ranks.length;
     const aside = Math.min(240, (pixels - this.box.width) / 2 - 2);
-    const margin = this.box.height / 2 + (count === 2 ? 28 : 4); // beside low boxes: words
+    const margin = this.box.height / 2 + (this.ranks.length === 2 ? 28 : 4); // beside low boxes: words
     const below = this.box.height + 90;
-    this.centres = this.ranks.map((rank) => {
-      const right = rank >= 1 && rank <= count / 2;
-      const row = right ? rank - 1 : (count - rank) % count;
-      return { x: pixels / 2 + (right ? aside : -aside), y: margin + row * below };
-    });
-    this.svg.setAttribute("height", 2 * margin + (count / 2 - 1) * below);
+    const order = this.recording.choices.way === "ring" ? [0, 1, 3, 2] : [0, 1, 2, 3];
+    this.centres = this.ranks.map((rank) => ({
+      x: pixels / 2 + (order[rank] % 2 ? aside : -aside),
+      y: margin + Math.floor(order[rank] / 2) * below,
+    }));
+    this.svg.setAttribute("height", 2 * margin + (this.ranks.length / 2 - 1) * below);
   }
 
   rankBox(rank) {
@@ -63,7 +61,7 @@ class Circle {
       {},
       svg("rect", { x: left, y: top, width, height, rx: 6, class: "box" }),
       chip(left + 8, top + 7, rank),
-      svg("text", { x: left + 24, y: top + 17, class: "rank" }, `rank ${rank}`),
+      svg("text", { x: left + 24, y: top + 17, class: "rank" }, say("rank", { rank })),
       doing,
       ...rows.map((row) => row.group),
       sent,
@@ -185,8 +183,8 @@ class Circle {
     const arrived = what === "received" ? message : {};
     for (const [rank, box] of this.boxes.entries()) {
       const span = this.recording.ranks[rank].spans.find(({ from, to }) => from <= at && at < to);
-      box.doing.textContent = span ? `${span.what}s` : "";
-      box.sent.textContent = `sent ${figure(sent[rank])} bytes`;
+      box.doing.textContent = span ? say(span.what === "wait" ? "key-wait" : span.what) : "";
+      box.sent.textContent = say("sent", { bytes: figure(sent[rank]) });
       for (const [chunk, { frame, slots }] of box.rows.entries()) {
         const held = contents[rank][chunk];
         slots.forEach((slot, of) => slot.classList.toggle("on", held[of] > 0));
@@ -202,19 +200,8 @@ class Circle {
       for (const one of [group, pill]) one.classList.toggle("flying", Boolean(message));
       group.classList.toggle("arrived", pair === `${arrived.from}-${arrived.to}`);
       if (!message) continue;
-      words[0].textContent = this.chunks > 1 ? `chunk ${message.chunk}` : "vector";
+      words[0].textContent = say(this.chunks > 1 ? "chunk" : "vector", message);
       words[1].textContent = `${figure(message.bytes)} B`;
     }
-  }
-
-  summary() {
-    const { sent } = this.state(this.events.length);
-    const vector = 4 * this.recording.elements;
-    const times = (bytes) => `${(bytes / vector).toFixed(2)} times the vector`;
-    const most = Math.max(...sent);
-    const equal = sent.every((bytes) => bytes === most);
-    const who = equal ? "Each rank sends" : `Rank ${sent.indexOf(most)} sends most:`;
-    const all = `All ranks together send ${times(sum(sent))}.`;
-    return [html("p", {}, `${who} ${figure(most)} bytes, ${times(most)}. ${all}`)];
   }
 }

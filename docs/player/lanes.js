@@ -1,28 +1,17 @@
 /* What a lane shows is told by a label, and where nothing is computed by a pattern, whose stripes
    have this angle. */
 const PATTERNS = { exposed: 45, waits: 45, wait: 45, slow: 0, error: 90, gone: 135 };
-const LEGEND = {
-  data: "data",
-  forward: "forward",
-  backward: "backward",
-  gradient: "a gradient is ready",
-  waits: "bucket waits for the last rank",
-  "all-reduce": "all-reduce of a bucket",
-  exposed: "exposed: only waits for buckets",
-  optimizer: "optimizer",
-  compute: "computes",
-  wait: "waits",
-  slow: "is slow",
-  error: "has failed",
-  gone: "no longer takes part",
-};
+const KEYS = [
+  ...["data", "forward", "backward", "gradient", "waits", "all-reduce", "exposed", "optimizer"],
+  ...["compute", "wait", "slow", "error", "gone"], // of failures
+];
 
 /** The picture of a step or a failure: time goes to the right, a lane per rank and per bucket.
 
     All of it is drawn once; what comes after the present moment is behind a pale cover. */
 class Lanes {
   constructor(recording, events) {
-    Object.assign(this, { recording, events, end: recording.end });
+    Object.assign(this, { recording, events, end: recording.end, timed: timed(recording) });
     this.svg = svg("svg", { "aria-hidden": "true", class: "picture lanes" });
     this.rows = recording.ranks.flatMap((rank) => this.rowsOf(rank));
   }
@@ -31,16 +20,16 @@ class Lanes {
     const first = {
       key: `${rank}`,
       rank,
-      bars: spans,
+      bars: spans.flatMap((span) => (span.what === "exposed" ? waitThenSend(span, buckets) : [span])),
       height: 26,
-      label: `rank ${rank}`,
+      label: say("rank", { rank }),
       begins: true,
     };
     const others = buckets.map(({ bucket, left, joined, arrived, parameters }) => ({
       key: `${rank}/${bucket}`,
       rank,
       height: 16,
-      label: `bucket ${bucket}: 0 of ${parameters.length} ready`,
+      label: say("bucket-ready", { bucket, ready: 0, all: parameters.length }),
       bars: [
         { what: "waits", from: left, to: joined },
         { what: "all-reduce", from: joined, to: arrived },
@@ -53,21 +42,14 @@ class Lanes {
     const bars = this.rows.flatMap((row) => row.bars).filter((bar) => bar.to > bar.from);
     const used = new Set(bars.map((bar) => bar.what));
     if (this.recording.kind === "step") used.add("gradient");
-    const parts = Object.keys(LEGEND)
-      .filter((what) => used.has(what))
-      .map((what) => {
-        const sample =
-          what === "gradient"
-            ? svg("path", { d: "M11 0V14", class: "tick" })
-            : svg("rect", { width: 22, height: 14, rx: 2, style: this.fill(what) });
-        return html(
-          "span",
-          {},
-          svg("svg", { width: 22, height: 14, "aria-hidden": "true" }, sample),
-          ` ${LEGEND[what]}`,
-        );
-      });
-    return parts;
+    return KEYS.filter((what) => used.has(what)).map((what) => {
+      const sample =
+        what === "gradient"
+          ? svg("path", { d: "M11 0V14", class: "tick" })
+          : svg("rect", { width: 22, height: 14, rx: 2, style: this.fill(what) });
+      const picture = svg("svg", { width: 22, height: 14, "aria-hidden": "true" }, sample);
+      return html("span", {}, picture, ` ${say(`key-${what}`)}`);
+    });
   }
 
   fill(what) {
@@ -143,9 +125,11 @@ class Lanes {
       rx: 2,
       style: this.fill(what),
     });
-    const words = row.begins ? [`${what} ${clock(to - from, this.end, 2)}`, what] : [what];
-    const word = words.find((text) => 6.5 * text.length + 8 < width);
-    if (!word || what === "exposed" || what === "waits") return [box];
+    if (what === "exposed" || what === "waits") return [box];
+    const name = say(`bar-${what}`);
+    const words = row.begins && this.timed ? [`${name} ${clock(to - from, this.end, 2)}`] : [];
+    const word = [...words, name].find((text) => (LANGUAGE ? 12 : 6.5) * text.length + 8 < width);
+    if (!word) return [box];
     const place = {
       x: x + width / 2,
       y: row.y + row.height / 2 + 4,
@@ -157,16 +141,15 @@ class Lanes {
     ];
   }
 
-  /** How long each rank was exposed: above the lane this figure finds room in any picture. */
+  /** The word above the lane, where it finds room in any picture, and how long it was. */
   exposed() {
-    const bars = this.rows.flatMap((row) => row.bars.map((bar) => ({ ...bar, y: row.y - 5 })));
-    return bars
-      .filter((bar) => bar.what === "exposed")
-      .map(({ from, to, y }) => {
-        const x = Math.min(this.left + this.width, Math.max(this.x(to), this.x(from) + 60));
-        const text = `exposed ${clock(to - from, this.end, 2)}`;
-        return svg("text", { x, y, class: "end" }, text);
-      });
+    return this.recording.ranks.flatMap(({ rank, spans }) => {
+      const span = spans.find(({ what }) => what === "exposed");
+      if (!span) return [];
+      const x = Math.min(this.left + this.width, Math.max(this.x(span.to), this.x(span.from) + 60));
+      const long = this.timed ? ` ${clock(span.to - span.from, this.end, 2)}` : "";
+      return svg("text", { x, y: this.row(`${rank}`).y - 5, class: "end" }, say("exposed") + long);
+    });
   }
 
   /** A numbered flag for each message, death or exit. */
@@ -201,6 +184,10 @@ class Lanes {
   }
 
   axis() {
+    if (!this.timed) {
+      const place = { x: this.left + this.width, y: this.height + 18, class: "quiet end" };
+      return svg("text", place, say("time-axis"));
+    }
     const rough = (this.end / this.width) * 90; // a number every 90 pixels or so
     const power = 10 ** Math.floor(Math.log10(rough));
     const every = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
@@ -228,6 +215,7 @@ class Lanes {
     for (const event of this.events.slice(0, step))
       if (event.label) labels[event.row] = event.label;
     for (const row of this.rows) row.words.textContent = labels[row.key];
+    this.cover.setAttribute("visibility", step || now ? "visible" : "hidden"); // at rest: in colour
     this.cover.setAttribute("x", this.x(now) + 1);
     this.cover.setAttribute("width", this.left + this.width + 8 - this.x(now));
     this.now.setAttribute("d", `M${this.x(now)} 0V${this.height + 4}`);
@@ -244,14 +232,21 @@ class Lanes {
     return ((pixels - this.left) / this.width) * this.end;
   }
 
-  /** What to conclude, below the picture. */
-  summary() {
-    if (this.recording.kind === "step") return stepSummary(this.recording);
-    const items = this.events
-      .filter((event) => event.flag)
-      .map(({ at, text }) => html("li", {}, `${clock(at, this.end)}, ${text}`));
-    return [html("ol", { class: "notes" }, ...items)];
+  /** What the flags mean, below the picture. */
+  notes() {
+    const marks = this.events.filter((event) => event.flag);
+    return marks.map(({ at, text }) => html("li", {}, `${clock(at, this.end)}, ${text}`));
   }
+}
+
+/** What is exposed is waiting for a slower rank, and then for the all-reduces themselves. */
+function waitThenSend({ from, to }, buckets) {
+  const joined = Math.max(...buckets.map((bucket) => bucket.joined));
+  const sends = Math.min(to, Math.max(from, joined));
+  return [
+    { what: "waits", from, to: sends },
+    { what: "exposed", from: sends, to },
+  ];
 }
 
 const chip = (x, y, rank) =>
@@ -264,44 +259,3 @@ const chip = (x, y, rank) =>
     class: "chip",
     style: `fill: var(--rank-${rank})`,
   });
-
-/** What is exposed on each rank, and how much of its all-reduces backward hides. */
-function stepSummary({ ranks, end, choices }) {
-  const cap = `bucket_cap_mb=${choices.bucket_cap_mb}`;
-  const { buckets } = ranks[0];
-  const lines = ranks.map((own) => {
-    const whole = own.spans.at(-1).to - own.spans[0].from;
-    const share = percent(exposed(own), whole);
-    const text = ` of ${clock(whole, end, 2)} (${share}), overlap ${percent(...overlap(own))}`;
-    return html(
-      "li",
-      {},
-      html("b", {}, `rank ${own.rank}: exposed ${clock(exposed(own), end, 2)}`),
-      text,
-    );
-  });
-  const meaning = `Overlap is the part of the all-reduces' time (green) that lies before the rank's
-    last gradient. Waiting for the last rank (striped) is not counted.`;
-  const hides = ranks.some((own) => overlap(own)[0] > 0);
-  const head = hides ? "Overlap: " : "No overlap: ";
-  return [
-    html("p", {}, html("b", {}, head), `${cap} makes ${buckets.length} bucket(s).`),
-    html("ul", {}, ...lines),
-    html("p", { class: "legend" }, meaning),
-  ];
-}
-
-const exposed = ({ spans }) => {
-  const { from, to } = spans.find((span) => span.what === "exposed");
-  return to - from;
-};
-
-/** Microseconds of a rank's all-reduces that lie before its last gradient, and of all of them. */
-function overlap({ spans, buckets }) {
-  const last = spans.find((span) => span.what === "backward").to;
-  const hidden = buckets.map(({ joined, arrived }) => Math.min(arrived, last) - joined);
-  return [
-    sum(hidden.map((time) => Math.max(0, time))),
-    sum(buckets.map(({ joined, arrived }) => arrived - joined)),
-  ];
-}

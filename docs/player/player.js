@@ -6,56 +6,61 @@
    docs/player/recordings/. tools/record.py makes these, recording.schema.json describes them. */
 
 const SCRIPT = document.currentScript.src;
-const KINDS = { step: "one DDP step", all_reduce: "an all-reduce", failure: "a failure" };
+const KINDS = ["step", "all_reduce", "failure"];
 
 const icon = (d) => `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${d}"/></svg>`;
 const PLAY = icon("M3 1V15L15 8Z");
 const PAUSE = icon("M3 1H6.5V15H3ZM9.5 1H13V15H9.5Z");
 const BACK = icon("M2 1H4.5V15H2ZM14 1V15L5.5 8Z");
 const FORWARD = icon("M11.5 1H14V15H11.5ZM2 1V15L10.5 8Z");
-const SPEEDS = [0.25, 0.5, 1, 2, 4].map((times) => `<option value="${times}">${times} x</option>`);
-const PARTS = `
-  <label>recording <select class="menu"></select></label>
-  <p class="title"></p>
-  <p class="hint" role="status"></p>
-  <p class="legend"></p>
-  <div class="stage" tabindex="0" role="group"></div>
+const button = (name, content, key = name) =>
+  `<button type="button" data-part="${name}" class="${name}" title="${say(key)}">${content}</button>`;
+const parts = () => `
+  <label data-part="choice">${say("recording")} <select data-part="menu" class="menu"></select></label>
+  <p data-part="hint" class="hint" role="status"></p>
+  <div data-part="caption" class="caption">
+    <p data-part="tale" class="tale" aria-live="polite"></p>
+    <p class="turn">
+      ${button("previous", say("previous"))} <span data-part="place" class="place"></span>
+      ${button("next", say("next"))}
+    </p>
+  </div>
+  <div data-part="stage" class="stage" tabindex="0" role="group"></div>
+  <p data-part="legend" class="legend"></p>
   <div class="deck">
-    <p class="status" aria-live="polite"></p>
+    <p data-part="status" class="status" aria-live="polite"></p>
     <div class="controls">
-      <button type="button" class="back" title="One step back (left arrow)">${BACK}</button>
-      <button type="button" class="play" title="Play (space)">${PLAY}</button>
-      <button type="button" class="forward" title="One step forward (right arrow)">
-        ${FORWARD}
-      </button>
-      <input type="range" class="scrub" min="0" value="0" aria-label="step">
-      <label>speed <select class="speed">${SPEEDS.join("")}</select></label>
+      ${button("back", BACK)} ${button("play", PLAY)} ${button("forward", FORWARD, "forward-step")}
+      <input type="range" data-part="scrub" min="0" value="0" aria-label="${say("slider")}">
     </div>
   </div>
-  <div class="summary"></div>
-  <details class="steps"><summary>All steps as text</summary>
+  <div class="summary">
+    <p data-part="conclusion" class="conclusion"></p>
+    <ol data-part="notes" class="notes"></ol>
+  </div>
+  <details data-part="steps" class="steps"><summary>${say("all-steps")}</summary>
     <table>
       <thead>
-        <tr><th scope="col">step</th><th scope="col">time</th><th scope="col">what happens</th></tr>
+        <tr><th scope="col">${say("slider")}</th><th scope="col">${say("column-what")}</th></tr>
       </thead>
-      <tbody class="list"></tbody>
+      <tbody data-part="list"></tbody>
     </table>
   </details>
-  <p class="about"></p>`;
+  <p data-part="about" class="about"></p>`;
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
 class Player {
   /** root: the element to fill; library: window.recordings. */
   constructor(root, library) {
     Object.assign(this, { root, library, first: root.dataset.recording });
-    if (!(this.first in library)) throw new Error(`There is no recording ${this.first}.`);
-    root.innerHTML = PARTS;
-    for (const part of root.querySelectorAll("[class]")) this[part.className] = part;
+    if (!(this.first in library)) throw new Error(say("missing", { name: this.first }));
+    root.innerHTML = parts();
+    for (const part of root.querySelectorAll("[data-part]")) this[part.dataset.part] = part;
     this.menu.append(...this.groups());
-    this.speed.value = 1;
     this.listen();
     this.show(this.first, 0);
     this.follow();
+    if ("moves" in root.dataset && !CALM.matches) this.playTo(this.events.length);
   }
 
   listen() {
@@ -63,6 +68,8 @@ class Player {
     on(this.back, "click", () => this.go(this.at - 1));
     on(this.play, "click", () => this.toggle());
     on(this.forward, "click", () => this.go(this.at + 1));
+    on(this.previous, "click", () => this.turn(-1));
+    on(this.next, "click", () => this.turn(1));
     on(this.scrub, "input", () => this.go(Number(this.scrub.value)));
     on(this.menu, "change", () => {
       location.hash = new URLSearchParams({ recording: this.menu.value, step: 0 });
@@ -80,11 +87,10 @@ class Player {
   /** The menu: all recordings, those of a kind together. */
   groups() {
     const all = Object.values(this.library);
-    return Object.entries(KINDS).map(([kind, label]) => {
-      const options = all
-        .filter((recording) => recording.kind === kind)
-        .map(({ name, title }) => html("option", { value: name }, title));
-      return html("optgroup", { label }, ...options);
+    return KINDS.map((kind) => {
+      const own = all.filter((recording) => recording.kind === kind);
+      const options = own.map((one) => html("option", { value: one.name }, titleOf(one)));
+      return html("optgroup", { label: say(kind) }, ...options);
     });
   }
 
@@ -93,7 +99,8 @@ class Player {
     const parts = new URLSearchParams(location.hash.slice(1));
     if (parts.has("recording")) {
       this.show(parts.get("recording"), parts.get("step") || 0);
-      this.root.scrollIntoView();
+      const { top, bottom } = this.stage.getBoundingClientRect();
+      if (top < 0 || bottom > innerHeight) this.root.scrollIntoView();
     } else if (location.hash.length < 2) {
       this.show(this.first, 0);
     }
@@ -104,17 +111,18 @@ class Player {
     this.pause();
     clearTimeout(this.writing);
     const recording = this.library[name];
-    this.hint.textContent = recording ? "" : `There is no recording ${name}.`;
+    this.hint.textContent = recording ? "" : say("missing", { name });
     if (!recording) return;
     const events = eventsOf(recording);
     Object.assign(this, { name, recording, events, times: playTimes(recording, events) });
+    this.story = window.stories[recording.kind];
     this.picture = new (recording.kind === "all_reduce" ? Circle : Lanes)(recording, events);
     this.menu.value = name;
-    this.title.textContent = recording.title;
     this.legend.replaceChildren(...this.picture.legend());
     this.stage.replaceChildren(this.picture.svg);
-    this.stage.setAttribute("aria-label", `${recording.title}. Arrow keys: one step, space: play`);
-    this.summary.replaceChildren(...this.picture.summary());
+    this.stage.setAttribute("aria-label", say("stage", { title: titleOf(recording) }));
+    this.conclusion.textContent = conclusion(recording);
+    this.notes.replaceChildren(...this.picture.notes());
     this.about.replaceChildren(...aboutOf(recording));
     this.scrub.max = events.length;
     this.list.replaceChildren();
@@ -128,7 +136,7 @@ class Player {
   find(step) {
     const number = Number(step);
     if (Number.isNaN(number))
-      return this.events.findIndex((event) => event.text.includes(step)) + 1;
+      return this.events.findIndex((event) => event.english.includes(step)) + 1;
     return Math.min(Math.max(0, Math.trunc(number)), this.events.length);
   }
 
@@ -150,18 +158,50 @@ class Player {
   }
 
   tell() {
-    const { at, events, recording } = this;
-    const event = events[at - 1] || { at: 0, text: "the beginning" };
-    const when = clock(event.at, recording.end);
-    this.status.textContent = `step ${at} of ${events.length}, ${when}: ${event.text}`;
+    const { at, events } = this;
+    const text = events[at - 1]?.text ?? say("beginning");
+    const count = say("status", { at, count: events.length });
+    this.when = html("span", { class: "when" });
+    this.status.replaceChildren(`${count}`, this.when, `: ${text}`);
     this.scrub.value = at;
     this.scrub.setAttribute("aria-valuetext", this.status.textContent);
     this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
     this.list.children[at - 1]?.setAttribute("aria-current", "step");
     const reached = events.slice(0, at).filter((one) => one.flag).length;
-    this.summary
-      .querySelectorAll(".notes li")
-      .forEach((item, i) => item.classList.toggle("future", i >= reached));
+    [...this.notes.children].forEach((note, i) => note.classList.toggle("future", i >= reached));
+    this.narrate();
+  }
+
+  // ---- the story: what there is to see, frame by frame, through several recordings
+
+  /** [the frame to show, has the recording come to it]; before its first frame it shows that one. */
+  frameNow() {
+    const own = ([name]) => name === this.name;
+    const now = this.story.findLastIndex(
+      (frame) => own(frame) && (frame[1] === "" || this.find(frame[1]) <= this.at),
+    );
+    return now < 0 ? [this.story.findIndex(own), false] : [now, true];
+  }
+
+  narrate() {
+    const [now, reached] = this.frameNow();
+    this.caption.hidden = now < 0;
+    if (this.caption.hidden) return;
+    const text = this.story[now][2 + LANGUAGE];
+    if (text !== this.tale.textContent) this.tale.textContent = text;
+    this.place.textContent = say("frame", { number: now + 1, count: this.story.length });
+    this.previous.disabled = now === 0;
+    this.next.disabled = reached && now === this.story.length - 1;
+  }
+
+  /** To the next frame the picture moves, to the one before it jumps. */
+  turn(by) {
+    const [now, reached] = this.frameNow();
+    const [name, words] = this.story[by > 0 && !reached ? now : now + by];
+    if (name !== this.name) this.show(name, words || 0);
+    const step = this.find(words || 0);
+    if (by > 0 && !CALM.matches && step > this.at) this.playTo(step);
+    else this.go(step);
   }
 
   /** The picture at the present moment, which is between two events while the recording plays. */
@@ -170,7 +210,9 @@ class Player {
     const { at, events, times, playTime } = this;
     const [from, to] = [events[at - 1]?.at ?? 0, events[at]?.at ?? this.recording.end];
     const [start, stop] = [times[at - 1] ?? 0, times[at] ?? Infinity];
-    this.picture.draw(at, from + (to - from) * ((playTime - start) / (stop - start || 1)));
+    const now = from + (to - from) * ((playTime - start) / (stop - start || 1));
+    this.picture.draw(at, now);
+    if (timed(this.recording)) this.when.textContent = `, ${clock(now, this.recording.end)}`;
   }
 
   layout() {
@@ -178,6 +220,8 @@ class Player {
     if (!pixels || pixels === this.pixels) return;
     this.pixels = pixels;
     this.picture.layout(pixels);
+    // Of a picture higher than the window one sees the controls all the same.
+    this.root.classList.toggle("tall", this.stage.clientHeight > innerHeight - 200);
     this.draw();
   }
 
@@ -188,6 +232,14 @@ class Player {
       return;
     }
     if (this.at === this.events.length) this.moveTo(0);
+    this.playTo(this.events.length);
+  }
+
+  /** Play until a step. A way longer than three seconds to the next frame goes faster. */
+  playTo(step) {
+    this.until = step;
+    const way = this.times[step - 1] - this.playTime;
+    this.pace = step < this.events.length ? Math.max(1, way / 3) : 1;
     this.setPlaying(true);
     this.before = performance.now();
     requestAnimationFrame((now) => this.frame(now));
@@ -195,14 +247,15 @@ class Player {
 
   frame(now) {
     if (!this.playing) return;
-    this.playTime += (Number(this.speed.value) * Math.max(0, now - this.before)) / 1000;
+    this.playTime += (this.pace * Math.max(0, now - this.before)) / 1000;
     this.before = now;
-    const step = this.times.filter((time) => time <= this.playTime).length;
+    const reached = this.times.filter((time) => time <= this.playTime).length;
+    const step = Math.min(this.until, reached);
     const moved = step !== this.at;
     this.at = step;
     if (moved) this.tell();
     if (moved || !CALM.matches) this.draw();
-    if (step === this.events.length) this.toggle();
+    if (step === this.until) this.go(step);
     else requestAnimationFrame((next) => this.frame(next));
   }
 
@@ -217,7 +270,7 @@ class Player {
     this.playing = playing;
     this.status.setAttribute("aria-live", playing ? "off" : "polite"); // not a sentence per moment
     this.play.innerHTML = playing ? PAUSE : PLAY;
-    this.play.title = `${playing ? "Pause" : "Play"} (space)`;
+    this.play.title = say(playing ? "pause" : "play");
   }
 
   // ---- the reader's hands
@@ -257,18 +310,11 @@ class Player {
     if (!this.steps.open || this.list.children.length) return;
     this.list.append(
       ...this.events.map(({ at, text }, i) => {
-        const button = html(
-          "button",
-          { type: "button", "aria-label": `go to step ${i + 1}`, click: () => this.go(i + 1) },
-          i + 1,
-        );
-        return html(
-          "tr",
-          {},
-          html("td", {}, button),
-          html("td", {}, clock(at, this.recording.end)),
-          html("td", {}, text),
-        );
+        const label = say("go-to", { number: i + 1 });
+        const attributes = { type: "button", "aria-label": label, click: () => this.go(i + 1) };
+        const when = timed(this.recording) ? `${clock(at, this.recording.end)}: ` : "";
+        const number = html("td", {}, html("button", attributes, i + 1));
+        return html("tr", {}, number, html("td", {}, when + text));
       }),
     );
     this.tell();
@@ -277,6 +323,7 @@ class Player {
   /** So that a link to this page, or a reload, shows this moment. */
   writeAddress() {
     clearTimeout(this.writing);
+    if ("small" in this.root.dataset) return; // one of the things on its page
     const parts = new URLSearchParams({ recording: this.name, step: this.at });
     history.replaceState(null, "", `#${parts}`);
   }
@@ -291,19 +338,17 @@ function playTimes({ kind, end }, events) {
   return events.map((_, i) => (i + 1) * Math.min(0.6, 50 / events.length));
 }
 
-function aboutOf({ about: { note = "", torch, backend, machine, date, command } }) {
-  const how = `Recorded with torch ${torch}, ${backend}, on ${machine}, ${date}: `;
-  return [`${note} ${how}`, html("code", {}, command), "."];
+function aboutOf(recording) {
+  const { about } = recording;
+  const times = timed(recording) ? "" : `${say("no-times", about)} `;
+  return [times + say("about", about), html("code", {}, about.command), "."];
 }
 
 // ---------------------------------------------------------------- the page
 
 function start(root) {
   try {
-    if (!window.recordings)
-      throw new Error(
-        "The recordings cannot be loaded: recordings.js is not beside player.js, or damaged.",
-      );
+    if (!window.recordings) throw new Error(say("not-loaded"));
     new Player(root, window.recordings);
   } catch (error) {
     root.replaceChildren(html("p", { class: "failed", role: "alert" }, error.message));

@@ -1,7 +1,8 @@
 /* What happens in a recording, in words: a list of events.
 
    hooks.py joins words.js, lanes.js, circle.js and player.js into one script: a page that is opened as a
-   file cannot load modules. */
+   file cannot load modules. All words are in words.yml; hooks.py puts them before the scripts, as window.words and
+   window.stories. */
 
 // ---------------------------------------------------------------- helpers
 
@@ -23,8 +24,19 @@ const svg = maker("http://www.w3.org/2000/svg");
 
 const figure = (count) => count.toLocaleString("en-US");
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
-const percent = (part, whole) => `${Math.round((100 * part) / (whole || 1))}\u00a0%`;
 const range = (count) => [...Array(count).keys()];
+
+const ENGLISH = 0;
+const LANGUAGE = document.documentElement.lang.startsWith("zh") ? 1 : ENGLISH;
+
+/** The words of a key. A value that depends on the language is a function of it. */
+function say(key, values = {}, language = LANGUAGE) {
+  const put = (_, name) => {
+    const value = values[name] ?? "";
+    return typeof value === "function" ? value(language) : value;
+  };
+  return window.words[key][language].replaceAll(/\{(\w+)\}/g, put);
+}
 
 /** Microseconds as text, in the unit that suits a recording of this length. */
 function clock(microseconds, end, digits = 3) {
@@ -32,125 +44,135 @@ function clock(microseconds, end, digits = 3) {
   return `${(microseconds / divisor).toFixed(digits)} ${unit}`;
 }
 
+/** May its times be shown? Ranks that share cores show an order, and no durations. Failures are
+    about timeouts and waits of tenths of a second. */
+function timed({ kind, about, ranks }) {
+  return kind === "failure" || parseInt(about.machine, 10) >= 2 * ranks.length;
+}
+
 /** [1, 0, 1, 1] -> "ranks 0, 2 and 3": whose vectors are in a chunk. */
 function whose(contents) {
-  if (contents.every((times) => times)) return "all ranks";
   const ranks = range(contents.length).filter((rank) => contents[rank]);
-  if (ranks.length === 1) return `rank ${ranks[0]}`;
-  return `ranks ${ranks.slice(0, -1).join(", ")} and ${ranks.at(-1)}`;
+  const [first, last] = [ranks.slice(0, -1).join(", "), ranks.at(-1)];
+  return (language) => {
+    if (ranks.length === contents.length) return say("everyone", {}, language);
+    return first ? say("some", { first, last }, language) : `rank ${last}`;
+  };
+}
+
+function titleOf({ kind, title, choices }) {
+  const values = { ...choices, title };
+  for (const name of ["way", "case"]) if (name in values) values[name] = say(values[name]);
+  return say(`title-${kind}`, values);
 }
 
 // ---------------------------------------------------------------- events
 
-/* An event is {at, what, text, row}, and what its picture needs besides. Step k of a player is the
-   state after the first k events. ORDER is for events of the same microsecond. */
+/* An event is {at, what, text, english, row}, and what its picture needs besides. Step k of a player
+   is the state after the first k events. ORDER is for events of the same microsecond. */
 const ORDER = { arrived: 0, received: 0, gradient: 1, left: 2, mark: 2, sent: 2, span: 3 };
 const EVENTS = { step: stepEvents, all_reduce: allReduceEvents, failure: failureEvents };
-
-const SPANS = {
-  data: ": data, the rank takes its part of the batch",
-  forward: ": forward begins",
-  backward: ": backward begins",
-  exposed: ": all gradients are computed; from here on backward only waits for buckets (exposed)",
-  optimizer: ": the optimizer begins",
-  compute: " computes",
-  wait: " waits for the other ranks",
-  slow: " is slow",
-  error: " has failed",
-  gone: " no longer takes part",
-};
-const MARKS = { dies: "dies", leaves: "leaves", error: "gets an error", exit: "ends" };
 
 function eventsOf(recording) {
   const events = EVENTS[recording.kind](recording);
   return events.sort((a, b) => a.at - b.at || ORDER[a.what] - ORDER[b.what]);
 }
 
-function spanEvents({ rank, spans }) {
-  return spans.map(({ what, from, text }) => ({
-    at: from,
-    what: "span",
-    row: `${rank}`,
-    text: `rank ${rank}${SPANS[what] || ` ${what}`}${text ? ` (${text})` : ""}`,
-  }));
+function event(at, what, key, values, more = {}) {
+  return { at, what, text: say(key, values), english: say(key, values, ENGLISH), ...more };
 }
 
-function stepEvents({ ranks, end }) {
-  return ranks.flatMap((of) => {
-    const text = `rank ${of.rank}: the step is finished`;
-    const last = { at: of.spans.at(-1).to, what: "span", row: `${of.rank}`, text };
-    return [
-      ...spanEvents(of),
-      last,
-      ...of.buckets.flatMap((bucket) => bucketEvents(of, bucket, end)),
-    ];
+function spanEvents({ rank, spans }) {
+  return spans.map(({ what, from, text }) => {
+    const note = text ? ` (${text})` : "";
+    return event(from, "span", `span-${what}`, { rank, note }, { row: `${rank}` });
   });
 }
 
-function bucketEvents({ rank, marks }, { bucket, left, joined, arrived, bytes }, end) {
-  const [name, row] = [`bucket ${bucket}`, `${rank}/${bucket}`];
-  const wait = clock(joined - left, end);
-  const others = joined > left ? `, and waits ${wait} for the last rank` : "; no rank is missing";
-  const travel = clock(arrived - left, end);
+function stepEvents({ ranks }) {
+  return ranks.flatMap((of) => [
+    ...spanEvents(of),
+    event(of.spans.at(-1).to, "span", "finished", { rank: of.rank }, { row: `${of.rank}` }),
+    ...of.buckets.flatMap((bucket) => bucketEvents(of, bucket)),
+  ]);
+}
+
+function bucketEvents({ rank, marks }, { bucket, left, joined, arrived, bytes }) {
+  const row = `${rank}/${bucket}`;
   const gradients = marks.filter((mark) => mark.bucket === bucket).sort((a, b) => a.at - b.at);
   const ready = gradients.map(({ at, parameter }, i) => {
-    const count = `${i + 1} of ${gradients.length}`;
-    const text = `the gradient of ${parameter} is ready; ${name} now has ${count}`;
-    return { at, what: "gradient", row, label: `${name}: ${count} ready`, text };
+    const values = { rank, bucket, parameter, ready: i + 1, all: gradients.length };
+    return event(at, "gradient", "gradient", values, { row, label: say("bucket-ready", values) });
   });
-  const starts = {
-    at: left,
-    what: "left",
-    row,
-    label: `${name}: all-reduce`,
-    text: `${name} is full (${figure(bytes)} bytes); its all-reduce starts${others}`,
-  };
-  const done = {
-    at: arrived,
-    what: "arrived",
-    row,
-    label: `${name}: averaged`,
-    text: `${name} is averaged, ${travel} after its all-reduce started`,
-  };
-  const events = [...ready, starts, done];
-  return events.map((event) => ({ ...event, text: `rank ${rank}: ${event.text}` }));
+  const values = { rank, bucket, bytes: figure(bytes) };
+  const labels = [say("bucket-all-reduce", values), say("bucket-averaged", values)];
+  const start = joined > left ? "left-waits" : "left";
+  return [
+    ...ready,
+    event(left, "left", start, values, { row, label: labels[0] }),
+    event(arrived, "arrived", "arrived", values, { row, label: labels[1] }),
+  ];
 }
 
 function allReduceEvents({ messages, chunks }) {
   return messages.flatMap((message) => {
-    const { from, to, chunk, phase, contents, sent, received, bytes } = message;
-    const what = chunks.length > 1 ? `chunk ${chunk}` : "the vector";
+    const { from, to, chunk, phase, contents, sent, received } = message;
+    const same = messages.filter((one) => one.phase === phase && one.from === from);
+    const round = same.filter((one) => one.sent <= sent).length;
+    const part = (language) => say(chunks.length > 1 ? "chunk" : "vector", { chunk }, language);
     const adds = phase.startsWith("reduce");
-    const inIt = `${figure(bytes)} bytes with the sum of ${whose(contents)}`;
-    const then = adds ? "adds it to its own" : "keeps it";
+    const values = { from, to, phase, part, round, rounds: same.length, whose: whose(contents) };
+    values.bytes = figure(message.bytes);
+    const then = adds ? "received-adds" : "received-keeps";
     return [
-      {
-        message,
-        adds,
-        at: sent,
-        what: "sent",
-        text: `${phase}: rank ${from} sends ${what} to rank ${to}, ${inIt}`,
-      },
-      {
-        message,
-        adds,
-        at: received,
-        what: "received",
-        text: `${phase}: rank ${to} has received ${what} from rank ${from} and ${then}`,
-      },
+      event(sent, "sent", "sends", values, { message, adds }),
+      event(received, "received", then, values, { message, adds }),
     ];
   });
 }
 
 function failureEvents({ ranks }) {
   const marks = ranks.flatMap(({ rank, marks }) =>
-    marks.map(({ at, what, text }) => ({
-      at,
-      what: "mark",
-      row: `${rank}`,
-      text: `rank ${rank} ${MARKS[what] || what}: ${text}`,
-    })),
+    marks.map(({ at, what, text }) =>
+      event(at, "mark", `mark-${what}`, { rank, note: text }, { row: `${rank}` }),
+    ),
   );
   marks.sort((a, b) => a.at - b.at).forEach((mark, i) => (mark.flag = i + 1));
   return [...ranks.flatMap(spanEvents), ...marks];
+}
+
+// ---------------------------------------------------------------- conclusions
+
+/** One line: what to conclude from a recording. */
+function conclusion(recording) {
+  const { kind, ranks, choices } = recording;
+  if (kind === "step") {
+    const [{ spans, buckets }] = ranks;
+    const last = spans.find((span) => span.what === "backward").to;
+    const hidden = buckets.filter(({ joined }) => joined < last).length;
+    return say(hidden ? "conclude-many" : "conclude-one", { count: buckets.length, hidden });
+  }
+  if (kind === "all_reduce") return bytesSent(recording);
+  const lengths = (what, of) =>
+    of.flatMap(({ spans }) =>
+      spans.filter((span) => span.what === what).map(({ from, to }) => (to - from) / 1e6),
+    );
+  const late = lengths("slow", ranks);
+  const waits = lengths("wait", ranks.slice(2).concat(ranks[0])).filter((time) => time > 0.05);
+  const [least, longest] = [Math.min(...waits), Math.max(...waits)];
+  const values = { late: late[0], least, longest };
+  for (const name in values) values[name] = values[name]?.toFixed(1);
+  return say(`conclude-${choices.case}`, values);
+}
+
+function bytesSent({ messages, ranks, elements }) {
+  const vector = 4 * elements;
+  const sent = ranks.map((_, rank) =>
+    sum(messages.filter(({ from }) => from === rank).map(({ bytes }) => bytes)),
+  );
+  const most = Math.max(...sent);
+  const times = (bytes) => (bytes / vector).toFixed(2);
+  const values = { rank: sent.indexOf(most), most: figure(most), times: times(most) };
+  const equal = sent.every((bytes) => bytes === most);
+  return say(equal ? "conclude-equal" : "conclude-most", { ...values, all: times(sum(sent)) });
 }

@@ -3,7 +3,8 @@
 The pages are those that GitHub shows, where they lie: Markdown, the notebooks with the outputs that
 are committed (nothing is run here), and the scripts. hooks.py has the little that Sphinx lacks for
 this, navigation.yml the order of the pages. REPOSITORY_URL=https://... switches on the links to the
-repository and to Colab; without it nothing on the site names an address of its own.
+repository and to Colab. SITE_URL=https://.../ is where the site will stand: the picture of a shared
+link has to be a whole address. Without them nothing on the site names an address of its own.
 """
 
 import os
@@ -32,6 +33,7 @@ myst_heading_anchors = 4  # headings have GitHub's anchors
 smartquotes = False  # two dashes are a flag
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_render_markdown_format = "gfm"  # tables that a cell prints
 highlight_language = "none"  # a block without a language is output
 copybutton_selector = "div.highlight:not(.highlight-none *):not(.cell_output *) pre"
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
@@ -42,10 +44,11 @@ html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
-html_js_files = ["site.js", ("player/player.js", {"defer": "defer"})]  # see hooks.add_player
+html_js_files = ["site.js"]  # and on some pages more: see hooks.complete_page
 html_use_index = False  # there is nothing in it
 html_show_copyright = False
 html_context = {"default_mode": "auto"}  # light or dark: as the reader's system
+html_context["base_url"] = os.environ.get("SITE_URL", "")
 html_sourcelink_suffix = ""  # a notebook is downloaded as .ipynb
 html_theme_options = {
     "navbar_persistent": [],  # the default adds a second search field, an empty one

@@ -119,9 +119,9 @@ def build(folder: Path, pages: list[str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
                 write_mo(file, translated(page))
-        sphinx(
-            "html", folder / "zh", *linked, "-D", "language=zh_CN", "-D", f"locale_dirs={locale}"
-        )
+        settings = ("language=zh_CN", f"locale_dirs={locale}", "html_title=PyTorch 数据并行训练")
+        defines = [part for setting in settings for part in ("-D", setting)]
+        sphinx("html", folder / "zh", *linked, *defines)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+// The search of the site, in place of Sphinx's scoring: pages whose headings have the reader's
+// words come first, a rare word counts more than a frequent one, a page need not have all of them,
+// and a result leads to the section. hooks.py cuts the pages into words as splitQuery cuts queries.
+
+/** Words, "allreduce" beside "all" and "reduce", and each two neighbours of a run of Han characters. */
+var splitQuery = (query) => {
+  const text = query.toLowerCase();
+  const joined = text.match(/[a-z0-9]+(?:[-_][a-z0-9]+)+/g) ?? [];
+  const runs = text.match(/[\u4e00-\u9fff]{2,}/g) ?? [];
+  return [
+    ...(text.match(/[a-z0-9]+/g) ?? []),
+    ...joined.map((word) => word.replaceAll(/[-_]/g, "")),
+    ...runs.flatMap((run) => [...run].slice(1).map((after, i) => run[i] + after)),
+  ];
+};
+
+/** Which pages have a word: Map(page -> 1, or less where it is a part of a longer word). */
+function pagesWith(word, index) {
+  const found = new Map();
+  for (const [term, pages] of Object.entries(index)) {
+    const share = term === word ? 1 : word.length > 3 && term.includes(word) ? 0.5 : 0;
+    if (share)
+      for (const page of [pages].flat()) found.set(page, Math.max(share, found.get(page) ?? 0));
+  }
+  return found;
+}
+
+function rank(query, words) {
+  const { terms, alltitles, docnames, titles, filenames } = Search._index;
+  const texts = new Map([...words].map((word) => [word, pagesWith(word, terms)]));
+  const weight = (word) => Math.log(1 + docnames.length / (1 + texts.get(word).size));
+  const total = (found) => [...found].reduce((sum, word) => sum + weight(word), 0);
+  const most = total(words) || 1;
+  const inText = docnames.map((_, page) =>
+    [...texts].reduce((sum, [word, pages]) => sum + weight(word) * (pages.get(page) ?? 0), 0),
+  );
+  const stemmer = new Stemmer();
+  const best = new Map(); // page -> its best heading
+  for (const [heading, places] of Object.entries(alltitles)) {
+    const own = new Set(splitQuery(heading).map((word) => stemmer.stemWord(word)));
+    const share = total([...words].filter((word) => own.has(word))) / most;
+    for (const [page, id] of places) {
+      const exact = heading.toLowerCase().includes(query.toLowerCase().trim()) ? 0.5 : 0;
+      const score = inText[page] / most + 2 * share + exact + (id === null && share ? 0.3 : 0);
+      if (score > (best.get(page)?.score ?? 0)) best.set(page, { score, heading, id });
+    }
+  }
+  const found = [...best].sort(([, a], [, b]) => a.score - b.score).slice(-30);
+  const least = Math.max(0.5, 0.3 * (found.at(-1)?.[1].score ?? 0));
+  return found
+    .filter(([, { score }]) => score >= least)
+    .map(([page, { score, heading, id }]) => {
+      const title = id === null ? heading : `${titles[page]} > ${heading}`;
+      const anchor = id === null ? "" : `#${id}`;
+      const file = docnames[page] === "README" ? "index" : docnames[page];
+      return [file, title, anchor, null, score, filenames[page], "text"];
+    });
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  Search._performSearch = (query, words) => rank(query, words);
+
+  // The lines shown of a page come from its text, not from the theme's buttons and lists.
+  const toText = Search.htmlToText;
+  Search.htmlToText = (html, anchor) => {
+    const page = new DOMParser().parseFromString(html, "text/html");
+    const others = ".bd-header-article, .bd-sidebar-secondary, #jb-print-docs-body, footer";
+    page.querySelectorAll(others).forEach((element) => element.remove());
+    return toText(page.documentElement.outerHTML, anchor);
+  };
+});
