@@ -1,6 +1,7 @@
 """The site in Chinese: which pages are translated, and a build that shows these in Chinese.
 
     python docs/site/translate.py                     # how far is each catalogue?
+    python docs/site/translate.py --stale             # the English messages that lack a translation
     python docs/site/translate.py --update            # merge what has changed in English
     python docs/site/translate.py --build site/html   # make site-zh: English, and Chinese in zh/
 
@@ -28,7 +29,9 @@ STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multino
 PAGES = (
     "README",
     *(f"{stage}/README" for stage in STAGES),
-    *("docs/checklist", "docs/glossary", "docs/messages"),
+    *("docs/checklist", "docs/glossary", "docs/messages", "docs/doctor", "docs/adapt"),
+    *("docs/debugging", "docs/cheatsheet", "docs/gradient_accumulation", "docs/checkpoints"),
+    *("docs/corrections", "notebooks/03_ddp_spawn", "notebooks/05_ring_allreduce"),
 )
 
 
@@ -36,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--stale", action="store_true", help="list what is missing or stale")
     parser.add_argument("--update", action="store_true", help="merge the English pages' changes")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="build both sites there")
     args = parser.parse_args()
@@ -46,6 +50,9 @@ def main() -> int:
                 update(page, english[page])
         open_messages = {page: unfinished(page, english[page]) for page in PAGES}
         print(report(english, open_messages))
+        if args.stale:
+            for page, left in open_messages.items():
+                print("".join(f"\n{page}: {message}" for message in left), end="")
         if args.build:
             build(args.build, [page for page in PAGES if not open_messages[page]])
     return 0
