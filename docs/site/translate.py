@@ -20,6 +20,8 @@ from pathlib import Path
 from babel.messages import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
+from docutils import nodes
+from sphinx.application import Sphinx
 from tabulate import tabulate
 
 HERE = Path(__file__).resolve().parent
@@ -31,7 +33,9 @@ PAGES = (
     *(f"{stage}/README" for stage in STAGES),
     *("docs/checklist", "docs/glossary", "docs/messages", "docs/doctor", "docs/adapt"),
     *("docs/debugging", "docs/cheatsheet", "docs/gradient_accumulation", "docs/checkpoints"),
-    *("docs/corrections", "notebooks/03_ddp_spawn", "notebooks/05_ring_allreduce"),
+    "docs/corrections",
+    *(f"notebooks/03_{name}" for name in ("ddp_spawn", "samplers_and_seeds", "mixed_precision")),
+    *("notebooks/05_ring_allreduce", "notebooks/05_multinode"),
 )
 
 
@@ -60,12 +64,25 @@ def main() -> int:
 
 def messages(folder: Path) -> dict[str, Catalog]:
     """The messages of the English pages as they are now."""
-    sphinx("gettext", folder, "-D", "gettext_location=0")
+    extensions = "extensions=myst_nb,sphinx_copybutton,hooks,translate"  # with setup(), below
+    sphinx("gettext", folder, "-D", "gettext_location=0", "-D", extensions)
     catalogues = {}
     for page in PAGES:
         with open(folder / f"{page}.pot", "rb") as file:
             catalogues[page] = read_po(file)
     return catalogues
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("doctree-read", leave_outputs)
+
+
+def leave_outputs(app: Sphinx, doctree: nodes.document) -> None:
+    """What a notebook's cells have printed is no message: it changes with every run."""
+    for box in doctree.findall(nodes.container):
+        if "cell_output" in box["classes"]:
+            for text in box.findall(nodes.TextElement):
+                text["translatable"] = False
 
 
 def sphinx(builder: str, folder: Path, *flags: str) -> None:
