@@ -27,6 +27,7 @@ from tabulate import tabulate
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CATALOGUES = HERE / "locale/zh_CN/LC_MESSAGES"
+NAME = "PyTorch 数据并行训练"
 STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multinode")
 PAGES = (
     "README",
@@ -143,9 +144,9 @@ def build(folder: Path, pages: list[str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
                 write_mo(file, translated(page))
-        sphinx(
-            "html", folder / "zh", *linked, "-D", "language=zh_CN", "-D", f"locale_dirs={locale}"
-        )
+        settings = {"language": "zh_CN", "locale_dirs": locale, "project": NAME, "html_title": NAME}
+        flags = [flag for pair in settings.items() for flag in ("-D", "=".join(pair))]
+        sphinx("html", folder / "zh", *linked, *flags)
 
 
 if __name__ == "__main__":
