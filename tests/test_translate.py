@@ -54,6 +54,14 @@ def test_a_message_that_is_new_or_has_changed_makes_it_unfinished(page):
     assert translate.unfinished(page, changed) == ["Two!"]
 
 
+def test_stale_lists_these_messages(page, monkeypatch, capsys):
+    monkeypatch.setattr(translate, "PAGES", (page,))
+    monkeypatch.setattr(translate, "messages", lambda folder: {page: catalogue(One="", Three="")})
+    monkeypatch.setattr("sys.argv", ["translate.py", "--stale"])
+    translate.main()
+    assert capsys.readouterr().out.splitlines()[-1] == "page: Three"
+
+
 def pairs(page):
     """The English and the Chinese text of each message that is up to date."""
     for message in translate.translated(page):
