@@ -62,6 +62,17 @@ def test_stale_lists_these_messages(page, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "page: Three"
 
 
+def test_questions_and_answers_that_unfold_are_messages():
+    page = "<details><summary>A?</summary>It is\n   B.</details> <summary>C?</summary>\n\nText"
+    found = []
+    translate.change_html(page, found.append)
+    assert found == ["A?", "It is B.", "C?"]
+    chinese = {"A?": "甲？", "It is B.": "乙。", "C?": "丙？"}
+    assert translate.change_html(page, chinese.get) == (
+        "<details><summary>甲？</summary>乙。</details> <summary>丙？</summary>\n\nText"
+    )
+
+
 def pairs(page):
     """The English and the Chinese text of each message that is up to date."""
     for message in translate.translated(page):

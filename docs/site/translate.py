@@ -12,9 +12,12 @@ with a page, name it in PAGES and run --update; a message marked "fuzzy" in a ca
 """
 
 import argparse
+import json
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from babel.messages import Catalog
@@ -38,6 +41,7 @@ PAGES = (
     *(f"notebooks/03_{name}" for name in ("ddp_spawn", "samplers_and_seeds", "mixed_precision")),
     *("notebooks/05_ring_allreduce", "notebooks/05_multinode"),
 )
+UNFOLDS = re.compile(r"<summary>(.*?)</summary>(\S[^<]*)?", re.DOTALL)  # HTML in the Markdown
 
 
 def main() -> int:
@@ -65,17 +69,51 @@ def main() -> int:
 
 def messages(folder: Path) -> dict[str, Catalog]:
     """The messages of the English pages as they are now."""
-    extensions = "extensions=myst_nb,sphinx_copybutton,hooks,translate"  # with setup(), below
-    sphinx("gettext", folder, "-D", "gettext_location=0", "-D", extensions)
+    sphinx("gettext", folder, "-D", "gettext_location=0")
     catalogues = {}
     for page in PAGES:
         with open(folder / f"{page}.pot", "rb") as file:
             catalogues[page] = read_po(file)
+        path = next(path for path in ROOT.glob(f"{page}.*") if path.suffix in (".md", ".ipynb"))
+        change_html(path.read_text(encoding="utf-8"), catalogues[page].add)
     return catalogues
 
 
 def setup(app: Sphinx) -> None:
+    """translate.py is an extension, too."""
+    app.connect("source-read", translate_html)
     app.connect("doctree-read", leave_outputs)
+
+
+def translate_html(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the Chinese words where gettext does not reach: into the HTML of the translated pages."""
+    if app.config.language == "zh_CN" and page in app.config.html_context["translated"].split():
+        chinese = translated(page)
+
+        def translation(english: str) -> str:
+            message = chinese.get(english)
+            return message.string if message and message.string else english
+
+        source[0] = change_html(source[0], translation)
+
+
+def change_html(text: str, change: Callable[[str], object]) -> str:
+    """The text, with change() applied to what unfolds in it: questions and answers.
+
+    text is Markdown, or a notebook's JSON.
+    """
+
+    def changed(found: re.Match) -> str:
+        name, rest = (change(" ".join(words.split())) if words else "" for words in found.groups())
+        return f"<summary>{name}</summary>{rest}"
+
+    if not text.startswith("{"):
+        return UNFOLDS.sub(changed, text)
+    notebook = json.loads(text)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = UNFOLDS.sub(changed, "".join(cell["source"]))
+    return json.dumps(notebook)
 
 
 def leave_outputs(app: Sphinx, doctree: nodes.document) -> None:
@@ -89,6 +127,7 @@ def leave_outputs(app: Sphinx, doctree: nodes.document) -> None:
 def sphinx(builder: str, folder: Path, *flags: str) -> None:
     """Run sphinx-build as `make site` does; ends the program if there is a warning."""
     command = [sys.executable, "-m", "sphinx", "-n", "-W", "--keep-going", "-q", "-E", "-a"]
+    command += ["-D", "extensions=myst_nb,sphinx_copybutton,hooks,translate"]  # setup(), above
     with tempfile.TemporaryDirectory() as doctrees:
         command += ["-b", builder, "-d", doctrees, "-c", str(HERE), *flags, str(ROOT), str(folder)]
         code = subprocess.run(command).returncode
