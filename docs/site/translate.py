@@ -35,9 +35,9 @@ STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multino
 PAGES = (
     "README",
     *(f"{stage}/README" for stage in STAGES),
-    *("docs/checklist", "docs/glossary", "docs/messages", "docs/doctor", "docs/adapt"),
-    *("docs/debugging", "docs/cheatsheet", "docs/gradient_accumulation", "docs/checkpoints"),
-    "docs/corrections",
+    *("docs/README", "docs/adapt", "docs/backends", "docs/cheatsheet", "docs/checklist"),
+    *("docs/checkpoints", "docs/corrections", "docs/debugging", "docs/doctor", "docs/glossary"),
+    *("docs/gradient_accumulation", "docs/messages"),
     *(f"notebooks/03_{name}" for name in ("ddp_spawn", "samplers_and_seeds", "mixed_precision")),
     *("notebooks/05_ring_allreduce", "notebooks/05_multinode"),
 )
