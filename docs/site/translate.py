@@ -30,7 +30,6 @@ from tabulate import tabulate
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CATALOGUES = HERE / "locale/zh_CN/LC_MESSAGES"
-NAME = "PyTorch 数据并行训练"
 STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multinode")
 PAGES = (
     "README",
@@ -183,9 +182,9 @@ def build(folder: Path, pages: list[str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
                 write_mo(file, translated(page))
-        settings = {"language": "zh_CN", "locale_dirs": locale, "project": NAME, "html_title": NAME}
-        flags = [flag for pair in settings.items() for flag in ("-D", "=".join(pair))]
-        sphinx("html", folder / "zh", *linked, *flags)
+        settings = ("language=zh_CN", f"locale_dirs={locale}", "html_title=PyTorch 数据并行训练")
+        defines = [part for setting in settings for part in ("-D", setting)]
+        sphinx("html", folder / "zh", *linked, *defines)
 
 
 if __name__ == "__main__":
