@@ -36,7 +36,7 @@ PAGES = (
     *(f"{stage}/README" for stage in STAGES),
     *("docs/README", "docs/adapt", "docs/backends", "docs/cheatsheet", "docs/checklist"),
     *("docs/checkpoints", "docs/corrections", "docs/debugging", "docs/doctor", "docs/glossary"),
-    *("docs/gradient_accumulation", "docs/messages"),
+    *("docs/gradient_accumulation", "docs/messages", "docs/player/index"),
     *(f"notebooks/03_{name}" for name in ("ddp_spawn", "samplers_and_seeds", "mixed_precision")),
     *("notebooks/05_ring_allreduce", "notebooks/05_multinode"),
 )
