@@ -168,6 +168,7 @@ def test_runs_from_a_fresh_kernel(name):
     assert code == 0, printed
 
 
+@pytest.mark.slow
 def test_all_notebooks_begin_alike_and_find_the_repository():
     firsts = {re.search(r"```{code-cell}\n(.*?)```", path.read_text(), re.S)[1] for path in SOURCES}
     assert len({re.sub(r"import \w+ as pictures", "", first) for first in firsts}) == 1

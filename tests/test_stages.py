@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from conftest import STAGES, TEST_IMAGES, docstring_commands, draw_digits, record_of
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 stage1, stage3 = (importlib.import_module(f"{stage}.train") for stage in (STAGES[0], STAGES[2]))
 EPOCH_LINE = re.compile(
@@ -102,8 +103,10 @@ def test_the_recorded_count_is_that_of_the_saved_model(trained, small_data, stag
     assert record["history"][-1]["test"] == count
 
 
-def test_stages_3_to_5_train_the_same_weights(trained):
-    models = [load(trained, stage).state_dict() for stage in STAGES[2:]]
+@pytest.mark.parametrize("stages", [STAGES[:2], STAGES[2:]], ids=["1 and 2", "3 to 5"])
+def test_stages_train_the_same_weights(trained, stages):
+    """Stage 2 on a CPU is stage 1; stages 3 to 5 differ in the launcher."""
+    models = [load(trained, stage).state_dict() for stage in stages]
     for name, tensor in models[0].items():
         assert all(torch.equal(model[name], tensor) for model in models[1:]), name
 
@@ -139,6 +142,17 @@ def test_two_experiments_do_not_overwrite_each_other(reader, called, little_data
     names = sorted(path.name for path in (reader.folder / "timings").iterdir())
     middles = ["e1", "e1-b48", "e1-seed1", "e1-threads2"]
     assert names == sorted(f"01_baseline-{middle}-1xcpu.json" for middle in middles)
+
+
+def test_the_learning_rate_goes_up_and_down_once(called, little_data):
+    rates = []
+    hook = register_optimizer_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+    result = called("01_baseline/train.py", f"-e 2 -b 24 --device cpu --data {little_data}")
+    hook.remove()
+    assert result.code == 0 and len(rates) == 2 * 240 // 24, result
+    top = rates.index(max(rates))
+    assert rates == sorted(rates[: top + 1]) + sorted(rates[top + 1 :], reverse=True)
+    assert max(rates[0], rates[-1]) < rates[top] / 5
 
 
 @pytest.fixture(scope="module")
