@@ -1,10 +1,10 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
-# make figures     measure every figure anew, on an idle machine, and put it on the pages: an hour
+# make figures     measure every figure anew, on an idle machine, for the pages: 80 minutes
 # make site        build the site from the pages and the notebooks (Python 3.11)
 # make site-zh     the same, and in zh/ the pages that are translated into Chinese
-# make test        lint and the quick tests: three to five minutes on two cores
-# make test-all    the tests that take longer: half an hour
+# make test        lint and the quick tests: three minutes on two cores
+# make test-all    the tests that take longer: half an hour and more
 # make gpu         on a machine with GPUs: their tests, every stage, and a record to send
 # make lint        ruff, codespell, oxlint and shellcheck alone
 # make sync        copy the lower half of stage 1's train.py into the other stages

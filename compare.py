@@ -30,6 +30,7 @@ from statistics import median
 
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torchvision import datasets
 
 from tools import records
@@ -314,7 +315,9 @@ def draw(rows, path):
     with io.BytesIO() as png, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the font lacks a letter
         figure.savefig(png, dpi=200, facecolor="white")
-        save(path, png.getvalue())
+        with io.BytesIO() as small:  # few colours: a third of the bytes
+            Image.open(png).convert("RGB").quantize(64).save(small, "png", optimize=True)
+            save(path, small.getvalue())
     print(f"\npicture: {path}")
 
 
