@@ -144,6 +144,16 @@ def test_two_experiments_do_not_overwrite_each_other(reader, called, little_data
     assert names == sorted(f"01_baseline-{middle}-1xcpu.json" for middle in middles)
 
 
+def test_two_devices_are_wrapped_in_dataparallel(reader, monkeypatch, little_data):
+    stage2, wrapped = importlib.import_module("02_dp.train"), []
+    flags = ["train.py", "-e", "1", "--device", "cpu", "--data", str(little_data)]
+    monkeypatch.setattr("sys.argv", flags)
+    monkeypatch.setattr(stage2, "DataParallel", lambda model: wrapped.append(model) or model)
+    monkeypatch.chdir(reader.folder)
+    stage2.train(stage2.parse(stage2.base_parser()), torch.device("cpu"), devices=2)
+    assert len(wrapped) == 1
+
+
 def test_the_learning_rate_goes_up_and_down_once(called, little_data):
     rates = []
     hook = register_optimizer_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
