@@ -1,5 +1,6 @@
 """Each stage, started as its docstring says: it trains, prints, saves, and records what it did."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -175,6 +176,19 @@ def test_two_experiments_do_not_overwrite_each_other(reader, called, little_data
     names = sorted(path.name for path in (reader.folder / "timings").iterdir())
     middles = ["e1", "e1-b48", "e1-seed1", "e1-threads2"]
     assert names == sorted(f"01_baseline-{middle}-1xcpu.json" for middle in middles)
+
+
+@pytest.mark.parametrize("stage", STAGES[3:])
+def test_the_timeout_is_that_of_the_process_group(called, monkeypatch, stage):
+    module, given = importlib.import_module(f"{stage}.train"), []
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, str(int("SIZE" in name)))
+    group = contextlib.nullcontext()
+    monkeypatch.setattr(module, "process_group", lambda _, timeout: given.append(timeout) or group)
+    for name in ("download", "train"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    result = called(f"{stage}/train.py", "--timeout 7 --device cpu")
+    assert result.code == 0 and given == [7], result
 
 
 def test_two_devices_are_wrapped_in_dataparallel(reader, monkeypatch, little_data):
