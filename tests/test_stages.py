@@ -124,8 +124,9 @@ def buffers_that_are_evaluated(data, folder):
     found = []
     os.chdir(folder)
     os.environ["GROUP_WORLD_SIZE"] = "1"  # stage 5 reads it
-    sys.argv = f"train.py -e 1 -b 60 --device cpu --data {data} --checkpoint model.pt".split()
-    for stage in STAGES[2:]:
+    flags = f"train.py -e 1 -b 60 --device cpu --data {data} --checkpoint"
+    for stage in STAGES[2:]:  # each has a file of its own: parse() tries whether it can be written
+        sys.argv = [*flags.split(), f"{stage}.pt"]
         module = importlib.import_module(f"{stage}.train")
         parser = module.base_parser()
         parser.set_defaults(amp="off", sync_batchnorm=False, snapshot=None)
