@@ -36,7 +36,7 @@ PATIENCE = 900  # seconds
 
 
 def main() -> None:
-    parser = common.flags(__doc__, rounds=3)
+    parser = common.flags(__doc__, rounds=2)
     args = common.parse(parser, rounds=1)
     if "RANK" in os.environ:
         return run_rank(args.rounds)

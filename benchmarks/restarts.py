@@ -6,7 +6,7 @@ ranks that are started again find the addresses of those before in it. With the 
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 each attempt has a store of its own. The cases take turns.
 
     python -m benchmarks.restarts
-    python -m benchmarks.restarts --tries 2 --bound 60
+    python -m benchmarks.restarts --tries 2 --bound 30
 """
 
 import os
@@ -28,14 +28,14 @@ CASES = {  # name -> nodes, value of the variable
     "two nodes, with the variable": (2, "1"),
 }
 ENDS = ("came back", "failed", "hung")
-TIMEOUT = 20  # seconds for which a rank waits for the other
+TIMEOUT = 10  # seconds for which a rank waits for the other
 
 
 def main() -> None:
     from benchmarks import common  # not on the ranks: they start sooner without it
 
     parser = common.flags(__doc__, tries=7)
-    parser.add_argument("--bound", type=float, default=90, help="seconds of a try that hangs (90)")
+    parser.add_argument("--bound", type=float, default=60, help="seconds of a try that hangs (60)")
     args = common.parse(parser, tries=1, bound=1)
     about = f"--max-restarts 1, 2 ranks, gloo, {common.about()}"
     cases = {name: [] for name in CASES}

@@ -84,6 +84,7 @@ def main() -> int:
     load = psutil.cpu_percent(interval=3)
     if load > 10 and not args.busy:
         parser.error(f"the machine is busy ({load:.0f} %): figures would not be believed (--busy)")
+    began = time.time()
     failed = measure_settings(args.data) if settings else 0
     for number, (page, command) in enumerate(found, start=1):
         print(f"[{number}/{len(found)}] {command}", flush=True)
@@ -96,6 +97,7 @@ def main() -> int:
     if not args.only or {"stages", "settings", "failures"} & set(args.only):
         update_stages()
         update_failures()
+    print(f"{(time.time() - began) / 60:.0f} minutes, {failed} failed")
     return 1 if failed else 0
 
 

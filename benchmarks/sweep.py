@@ -1,9 +1,9 @@
-"""What changes when one thing changes? Batch, width, buckets, threads, precision.
+"""When do two ranks begin to win? First the batch is changed, then the width of the net.
 
-Each question is a sweep: everything stays as it is in the stages (240 images per step, one thread
-per rank, fp32) but for the one thing that is asked about. Steps are taken by stage 3's own
-`train_epoch` on batches in memory, on 1, 2 and 4 ranks. All is measured `--repeats` times by turns;
-milliseconds are medians. A ratio is formed within each repeat: median (smallest to largest).
+Everything else stays as it is in the stages (240 images per step, one thread per rank, fp32).
+Steps are taken by stage 3's own `train_epoch` on batches in memory, on 1, 2 and 4 ranks. All is
+measured `--repeats` times by turns; milliseconds are medians. A ratio is formed within each repeat:
+median (smallest to largest).
 
     python -m benchmarks.sweep
     python -m benchmarks.sweep --repeats 1 --steps 3
@@ -21,16 +21,12 @@ stage3 = importlib.import_module("03_ddp_spawn.train")
 
 CPU = common.CPU
 RANKS = (1, 2, 4)
-AS_EVER = {"batch": 240, "width": 1, "cap": None, "threads": 1, "amp": "off"}
+AS_EVER = {"batch": 240, "width": 1}
 SWEEPS = {  # what is changed -> its values
     "batch": [24, 60, 120, 240, 480, 960],
     "width": [1, 2, 4],
-    "cap": [1, 2, 4, 8, 25, 100],  # MiB; on wide_net, since the ConvNet's gradients fit into one
-    "threads": [1, 2],
-    "amp": ["off", "bf16"],
 }
-UNITS = {"batch": "images per step", "width": "times the channels", "cap": "bucket_cap_mb, MiB"}
-UNITS |= {"threads": "threads per rank", "amp": "precision"}
+UNITS = {"batch": "images per step", "width": "times the channels"}
 
 
 def main() -> None:
@@ -60,22 +56,21 @@ def sweep_on_rank(steps: int) -> dict[tuple, float]:
             if sweep != "batch" and value == AS_EVER[sweep]:  # the stages' setting: once is enough
                 found[sweep, value] = found["batch", AS_EVER["batch"]]
                 continue
-            seconds = torch.tensor(step_seconds(sweep, AS_EVER | {sweep: value}, steps))
+            seconds = torch.tensor(step_seconds(AS_EVER | {sweep: value}, steps))
             dist.all_reduce(seconds, dist.ReduceOp.MAX)
             found[sweep, value] = seconds.item()
     return found
 
 
-def step_seconds(sweep: str, settings: dict, steps: int) -> float:
+def step_seconds(settings: dict, steps: int) -> float:
     """Mean seconds of a step under the settings on this rank."""
     torch.manual_seed(0)
-    torch.set_num_threads(settings["threads"])
-    model = common.wide_net() if sweep == "cap" else common.WiderNet(settings["width"])
-    model = model.to(memory_format=torch.channels_last)
+    torch.set_num_threads(1)
+    model = common.WiderNet(settings["width"]).to(memory_format=torch.channels_last)
     optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
-    others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, settings["amp"])
+    others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, "off")
     if dist.get_world_size() > 1:
-        model = common.ddp(model, bucket_cap_mb=settings["cap"])
+        model = common.ddp(model)
     loader = common.batches(1, settings["batch"] // dist.get_world_size())
     stage3.train_epoch(model, loader * 3, *others)  # DDP has its buckets after two
     dist.barrier()
@@ -132,17 +127,8 @@ def finding(sweep: str, rows: dict[str, dict[str, list[float]]]) -> str:
         answers = [f"win in every repeat from {min(wins)} images per step"] if wins else []
         answers += [f"lose in every repeat up to {max(losses)}"] if losses else []
         return f"2 ranks {', '.join(answers) or 'neither win nor lose in every repeat'}"
-    if sweep == "cap":
-        best, *_, worst = sorted(rows, key=lambda cap: statistics.median(rows[cap]["2"]))
-        times = against(rows[worst]["2"], rows[best]["2"])
-        return f"2 ranks: {best} MiB against {worst} MiB, the quickest and the slowest: {times}"
-    first, *_, last = rows
-    one, two = (against(rows[first][n], rows[last][n]) for n in ("1", "2"))
-    if sweep == "width":
-        return (
-            f"2 ranks against one: {against(rows[last]['1'], rows[last]['2'])} with the widest net"
-        )
-    return f"{last} against {first}: {one} times as fast on one rank, {two} on two"
+    *_, widest = rows.values()
+    return f"2 ranks against one: {against(widest['1'], widest['2'])} with the widest net"
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ CORES, IMAGES, WARM_UP, STEPS = 2, 60, 2, 10
 
 
 def main() -> None:
-    parser = common.flags(__doc__, rounds=8)
+    parser = common.flags(__doc__, rounds=5)
     counts = [1, 2, 4, 8, 16, 32]
     parser.add_argument("--threads", type=int, nargs="+", default=counts, help="in each rank")
     args = common.parse(parser, rounds=1)

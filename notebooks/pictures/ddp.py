@@ -224,17 +224,6 @@ def draw_ranks(both, steps: list[dict], zero: float, bucket_bytes: list[int]) ->
     both[1].set(xlabel="milliseconds of one step of 24 images, two ranks")
 
 
-def cap_sweep() -> None:
-    """A step of wide_net with each of several caps."""
-    sweep = lesson.ROOT / "benchmarks/results/sweep.json"
-    sweep = json.loads(sweep.read_text())["milliseconds_per_step"]["cap"]
-    titles = ["wide_net, 28 MiB, from the record", *(f"cap {cap} MiB" for cap in sweep)]
-    lesson.table(titles, [["whole step, ms", *(f"{step['2']:.1f}" for step in sweep.values())]])
-    best = min(sweep, key=lambda cap: sweep[cap]["2"])
-    gain = 1 - sweep[best]["2"] / sweep["100"]["2"]
-    print(f"{best} MiB is the best of these caps: {gain:.0%} shorter than with 100 MiB, one bucket")
-
-
 def cost() -> None:
     """The phases of a step with DDP, and a table of throughput."""
     names = {
