@@ -45,7 +45,6 @@ def check_step(steps, buckets):
 
 
 @LINUX
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("whose", "stop", "code"),
     [("rank", signal.SIGKILL, 1), ("parent", signal.SIGTERM, 143), ("parent", signal.SIGKILL, -9)],

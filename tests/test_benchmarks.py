@@ -7,11 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from conftest import LINUX
 
 from benchmarks import common, limit, restarts, run_all, single_process
 
 stage1 = common.stage1
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pins threads to cores")
 
 
 # ---------------------------------------------------------------- common.py
@@ -29,18 +29,6 @@ def test_loader_and_optimizer_are_those_of_stage_1(reader, called):
     assert all(torch.equal(expected[name], own) for name, own in model.state_dict().items())
 
 
-def rank_and_sum(addend):
-    """On a rank -> its rank, and the sum of all ranks' ranks, plus what it was given."""
-    total = torch.tensor(torch.distributed.get_rank())
-    torch.distributed.all_reduce(total)
-    return torch.distributed.get_rank(), total.item() + addend
-
-
-@pytest.mark.slow
-def test_each_rank_returns_its_result():
-    assert common.on_ranks(3, rank_and_sum, 10) == [(0, 13), (1, 13), (2, 13)]
-
-
 def test_everything_takes_its_turn_and_the_first_round_is_left_out():
     calls = []
     ways = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
@@ -51,15 +39,11 @@ def test_everything_takes_its_turn_and_the_first_round_is_left_out():
 @pytest.mark.parametrize(
     "script, flags, message",
     [
-        ("single_process", "--epochs none", "--epochs: invalid int value"),
         ("single_process", "--data file", "--data file: no MNIST"),
         ("limit", "--batch-size 3", "has to be even"),
         ("limit", "--results file", "--results file: File exists"),
         ("sweep", "--repeats 0", "--repeats 0: at least 1"),
-        ("scaling", "--ranks 1", "--ranks: at least 2"),
         ("scaling", "--ranks 7", "--ranks: at least 2, and each has to divide"),
-        ("restarts", "--bound 0", "--bound 0.0: at least 1"),
-        ("overlap", "--latency -1", "--latency -1.0: at least 0"),
     ],
 )
 def test_bad_flags(reader, called, script, flags, message):

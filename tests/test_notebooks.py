@@ -14,7 +14,6 @@ from conftest import ROOT
 SOURCES = sorted((ROOT / "notebooks/source").glob("*.md"))
 NAMES = [path.stem for path in SOURCES]
 lesson = import_module("notebooks.lesson")
-showing = import_module("notebooks.lesson.showing")
 
 
 def build_notebooks(*flags, root=ROOT, timeout=500):
@@ -103,17 +102,6 @@ def test_a_notebook_that_is_not_there():
 
 def test_phases_have_the_colours_of_compare():
     assert lesson.COLORS == import_module("compare").PHASES
-
-
-def test_quoting_cuts_what_is_asked_for():
-    lap = showing.source("01_baseline/train.py", "Stopwatch.lap")
-    assert lap.startswith("def lap(self, phase):\n    ") and "def " not in lap[4:]
-    both = showing.source("01_baseline/train.py", "evaluate", "to_device")
-    assert both.startswith("@torch.inference_mode()\ndef evaluate(") and "def to_device" in both
-    with pytest.raises(LookupError, match="01_baseline/train.py has no Stopwatch.stop"):
-        showing.source("01_baseline/train.py", "Stopwatch.stop")
-    changes = showing.diff("03_ddp_spawn", "04_ddp_torchrun", "main").splitlines()
-    assert changes[0] == "@@ main" and {line[0] for line in changes} == set("@-+ ")
 
 
 def test_what_a_cell_starts_is_ended(tmp_path):

@@ -6,8 +6,6 @@ import re
 import statistics
 
 import pytest
-import torch
-import torch.distributed as dist
 from conftest import ROOT, STAGES, anchor, fenced, files
 from torch.utils.data import DistributedSampler
 
@@ -184,12 +182,3 @@ def test_facts_on_the_other_pages():
     assert f"{padded:,}" in read("docs/checklist.md")
     assert f"{numbers:,}" in read("01_baseline/README.md")
     assert f"{numbers * parameters[0].element_size():,}" in read("docs/glossary.md")
-
-
-def test_syncbatchnorm_is_not_for_cpus():
-    stage3 = importlib.import_module("03_ddp_spawn.train")
-    with stage3.process_group(
-        torch.device("cpu"), 10, rank=0, world_size=1, store=dist.HashStore()
-    ):
-        with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
-            torch.nn.SyncBatchNorm(2)(torch.zeros(2, 2))
