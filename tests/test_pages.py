@@ -88,35 +88,6 @@ def test_a_committed_record_is_whole(path):
         assert max(seconds) == pytest.approx(min(seconds), rel=0.03), "ranks wait for each other"
 
 
-def test_the_benchmarks_page_shows_its_results():
-    """Each block is what its script makes of the committed figures."""
-    page = read("benchmarks/README.md")
-    blocks = [text for language, text in fenced(page) if language == ""]
-    names = ("limit", "sweep", "scaling", "timeline", "single_process", "restarts", "equality")
-    module = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
-    results = {
-        path.stem: json.loads(path.read_text())
-        for path in (ROOT / "benchmarks/results").glob("*")
-        if path.suffix == ".json"
-    }
-    for name in ("limit-120", "limit-240"):
-        table = module["limit"].table(results[name]["versions"])
-        assert f"{results[name]['about']}\n{table}\n" in blocks, name
-    assert f"{module['sweep'].report(results['sweep'])}\n" in blocks
-    scaling = results["scaling"]
-    scaling["ranks"] = {int(n): found for n, found in scaling["ranks"].items()}
-    assert f"{module['scaling'].table(scaling)}\n" in blocks
-    timeline = module["timeline"].report(results["buckets"])
-    assert f"{results['buckets']['about']}\n{timeline}\n" in blocks
-    single = results["single_process"]
-    assert f"{single['about']}\n{module['single_process'].way_table(single)}\n" in blocks
-    restarts = results["restarts"]
-    assert f"{restarts['about']}\n{module['restarts'].table(restarts['cases'])}\n" in blocks
-    equality = results["equality"]
-    table = module["equality"].common.table(equality["titles"], equality["rows"])
-    assert f"{equality['about']}\n{table}\n" in blocks
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_output_on_a_stages_page_is_that_of_its_record(stage):
     """Of the repeats, the run that is nearest to the median."""
