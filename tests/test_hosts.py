@@ -11,7 +11,6 @@ import pytest
 from conftest import (
     NEEDS_HOSTS,
     NET,
-    ROOT,
     TEST_IMAGES,
     hosts,
     left,
@@ -148,11 +147,3 @@ def test_names_that_are_in_use_are_left_alone(reader, net):
 def test_bad_input(reader, command, message):
     one_line(reader.run(f"{HOSTS} {command}"), "hosts", message)
     assert not left()
-
-
-def test_without_the_program_ip(reader):
-    result = reader.run(
-        f"python {ROOT}/05_multinode/rehearsal/hosts.py up 2", PATH=str(Path(sys.executable).parent)
-    )
-    reason = "the program ip is needed" if sys.platform == "linux" else "only Linux"
-    one_line(result, "hosts", reason)

@@ -41,7 +41,6 @@ def complaints(tmp_path_factory):
     run_badly(root / "notebooks")
     source = root / "notebooks/source/01_baseline.md"
     change(root / "01_baseline/train.py", '        watch.lap("forward")\n', "")  # is quoted
-    change(source, "assert after < before", "assert after <= before")
     change(source, "## One step\n", "## A single step\n")
     for record in root.glob("docs/timings/cpu-2-cores/repeat-*/01_baseline-1xcpu.json"):
         double_forward(record)  # a figure that a picture shows
@@ -67,7 +66,7 @@ def run_badly(folder):
     """Put a notebook in the folder that was written, but not as the tool writes them."""
     first = {"cell_type": "code", "id": "cell-00", "metadata": {}, "source": "1"}
     first |= {"execution_count": 7, "outputs": []}
-    for text in ("a warning", f"{folder.parent}/file", "<x at 0x7f00>", "x" * 600_000):
+    for text in ("a warning", f"{folder.parent}/file", "x" * 600_000):
         first["outputs"].append({"output_type": "stream", "name": "stdout", "text": text})
     first["outputs"][0]["name"] = "stderr"
     book = json.loads((folder / "01_baseline.ipynb").read_text()) | {"cells": [first]}
@@ -81,13 +80,11 @@ def run_badly(folder):
     "complaint",
     [
         "01_baseline: cell-.* differ: .*'## One step', is '## A single step': make notebooks",
-        "01_baseline: cell-.* differ: .*'assert after < before', is 'assert after <= before'",
         '01_baseline: cell-.* what it quotes has changed: .*watch.lap."forward"',
         "01_baseline: cell-.* what it quotes has changed: .*'Of a step of ",
         "08_bad: the cells were not run once each",
         "08_bad: cell-00: .*stderr: .*a warning",
         "08_bad: cell-00: shows where things lie on this disk: ",
-        "08_bad: cell-00: shows an address in memory: <x at 0x7f00>",
         "08_bad: 60. KB, more than 400",
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from conftest import LINUX, ROOT, draw_digits, family, record_of, wait_for, wait_for_line
+from conftest import LINUX, ROOT, draw_digits, family, record_of, wait_for_line
 from killed_ranks import distance
 
 from benchmarks.common import on_ranks
@@ -172,18 +172,6 @@ def test_the_demonstration(reader):
         assert second.startswith("ok ")
         far = [float(part.split()[-1]) for part in parts]
         assert min(far[:5]) > 1e-3 and far[5] < 1e-5  # 0 on two ranks: there is no order to them
-
-
-@LINUX
-@pytest.mark.slow
-def test_ctrl_c_in_the_demonstration_leaves_nothing(reader):
-    temp = reader.folder / "tmp"
-    temp.mkdir()
-    process = reader.start("python 05_multinode/resume.py", TMPDIR=str(temp))
-    wait_for(lambda: list(temp.glob("*/node0/undisturbed")))
-    os.killpg(process.pid, signal.SIGINT)
-    assert reader.finish(process, timeout=60).code != 0
-    assert not list(temp.iterdir())
 
 
 def test_a_run_does_not_begin_over_a_damaged_snapshot(alone, tmp_path, capsys):
