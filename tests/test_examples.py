@@ -27,7 +27,7 @@ def gradient_of_unequally_many_micro_batches():
     """On a rank: three micro-batches on rank 0, one on rank 1 -> how far the gradient is off."""
     script = example("loss_normalization")
     tokens = [40, 8, 3], [6]
-    data = [script.draw(rank, own, common.CPU) for rank, own in enumerate(tokens)]
+    data = [script.draw(rank, own) for rank, own in enumerate(tokens)]
     model = nn.Embedding(script.WORDS, script.WORDS).double()
     x, y = (torch.cat(parts) for parts in zip(*data[0], *data[1]))
     F.cross_entropy(model(x), y, ignore_index=script.PADDING).backward()
