@@ -5,41 +5,20 @@ import math
 import re
 
 import pytest
+import torch
+import torch.distributed as dist
+import torch.nn as nn
 from conftest import ROOT
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from benchmarks import common
 
 pytestmark = pytest.mark.slow
 
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 PAGE = (ROOT / "docs/uneven_inputs.md").read_text()
-JOIN = """
-import torch
-import torch.distributed as dist
-import torch.distributed.nn
-import torch.nn as nn
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
-
-
-def main(first, by_world_size):  # the other rank takes a second step, alone; a gradient is 1
-    rank = dist.get_rank()
-    model = nn.Sequential(nn.BatchNorm1d(1, momentum=1.0), nn.Linear(1, 1))
-    ddp_model = DistributedDataParallel(model)
-    with Join([ddp_model], divide_by_initial_world_size=by_world_size):
-        for step in range(1 if rank == first else 2):
-            x = torch.tensor([[-1.0], [1.0]]) + 10 * rank + step
-            model.zero_grad()
-            ddp_model(x).mean().backward()
-    bias, mean = model[1].bias.grad.item(), model[0].running_mean.item()
-    print(f"{first} first, {by_world_size}, rank {rank}: gradient {bias}, mean {mean}\\n", end="")
-
-
-dist.init_process_group("gloo")
-for first in (0, 1):
-    main(first, by_world_size=True)
-    main(first, by_world_size=False)
-dist.destroy_process_group()
-"""
 
 
 def test_a_collective_of_ones_own_under_join_aborts(reader):
@@ -47,15 +26,24 @@ def test_a_collective_of_ones_own_under_join_aborts(reader):
     assert result.code == 1 and "collective mismatch in your code?" in result.err, result
 
 
-def test_the_average_and_the_buffers_under_join(reader):
-    (reader.folder / "join.py").write_text(JOIN)
-    result = reader.run(f"{TORCHRUN} join.py")
-    assert result.code == 0, result
-    for first, last, mean in ((0, 1, "11.0"), (1, 0, "1.0")):
-        for by_world_size, gradient in ((True, "0.5"), (False, "1.0")):
-            start = f"{first} first, {by_world_size}, rank"
-            assert f"{start} {last}: gradient {gradient}, mean {mean}" in result.out
-            assert f"{start} {first}: gradient 1.0, mean {mean}" in result.out
+def steps_under_join(first, by_world_size):
+    """On a rank: `first` takes one step, the other a second, alone -> gradient, running mean."""
+    rank = dist.get_rank()
+    model = nn.Sequential(nn.BatchNorm1d(1, momentum=1.0), nn.Linear(1, 1))
+    ddp_model = DistributedDataParallel(model)
+    with Join([ddp_model], divide_by_initial_world_size=by_world_size):
+        for step in range(1 if rank == first else 2):
+            x = torch.tensor([[-1.0], [1.0]]) + 10 * rank + step
+            model.zero_grad()
+            ddp_model(x).mean().backward()  # the gradient of the bias is 1
+    return model[1].bias.grad.item(), model[0].running_mean.item()
+
+
+@pytest.mark.parametrize(("first", "mean"), [(0, 11.0), (1, 1.0)])
+@pytest.mark.parametrize(("by_world_size", "alone"), [(True, 0.5), (False, 1.0)])
+def test_the_average_and_the_buffers_under_join(first, mean, by_world_size, alone):
+    found = common.on_ranks(2, steps_under_join, first, by_world_size)
+    assert found[first] == (1.0, mean) and found[1 - first] == (alone, mean)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -8,16 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import (
-    NEEDS_HOSTS,
-    NET,
-    TEST_IMAGES,
-    hosts,
-    left,
-    one_line,
-    record_of,
-    wait_for,
-)
+from conftest import NEEDS_HOSTS, NET, TEST_IMAGES, hosts, left, one_line, record_of, wait_for
 
 HOSTS = f"python 05_multinode/rehearsal/hosts.py --net {NET}"
 LISTEN = "import socket, time; s = socket.create_server(('', 5000)); print(s); time.sleep(60)"

@@ -113,35 +113,6 @@ def test_what_a_cell_starts_is_ended(tmp_path):
     assert not any(f"# {tmp_path}" in " ".join(line) for line in lines)
 
 
-RANKS = """
-import os, sys
-import torch
-import torch.distributed as dist
-from notebooks.lesson import give
-
-dist.init_process_group("gloo")
-x = torch.tensor([1.0 + dist.get_rank()])
-dist.all_reduce(x)
-print("sum", x.item(), "gpus", torch.cuda.device_count(), "threads", torch.get_num_threads())
-give(x=x)
-give(rank=dist.get_rank())
-dist.destroy_process_group()
-if "fail" in sys.argv and os.environ["RANK"] == "1":
-    sys.exit("I am rank 1")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_ranks_from_a_cell():
-    run = lesson.torchrun(RANKS, 2)
-    lines = [f"rank {rank} | sum 3.0 gpus 0 threads 1" for rank in (0, 1)]
-    assert str(run).splitlines() == lines
-    assert run.values == [{"x": [3.0], "rank": rank} for rank in (0, 1)]
-    with pytest.raises(RuntimeError, match="(?s)a rank has failed.*I am rank 1"):
-        lesson.torchrun(RANKS, 2, "fail")
-
-
 # Both working folders would take twice as long: notebooks 1, 3 and 5 start in the root, 2 and 4 in
 # notebooks/. What finds the root is the same cell in all of them (see the next test).
 @pytest.mark.slow
