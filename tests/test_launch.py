@@ -44,9 +44,9 @@ def environment(folder, **env):
     return os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"} | env
 
 
-def run(command, folder, **env):
+def run(command, folder, below=".", **env):
     options = {"capture_output": True, "text": True, "timeout": 60}
-    return subprocess.run(command, cwd=folder, env=environment(folder, **env), **options)
+    return subprocess.run(command, cwd=folder / below, env=environment(folder, **env), **options)
 
 
 @pytest.fixture
@@ -138,11 +138,7 @@ def test_a_rank_per_gpu(folder):
 def test_bad_input(folder, command, env, message):
     (folder / "elsewhere").mkdir()
     script, *words = command.split()
-    command = ["bash", LAUNCH / script, *words]
-    result = subprocess.run(
-        command, cwd=folder / "elsewhere", env=environment(folder, **env), capture_output=True,
-        text=True, timeout=60,
-    )  # fmt: skip
+    result = run(["bash", LAUNCH / script, *words], folder, "elsewhere", **env)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
     assert result.stderr.startswith(f"{script}: error: ") and message in result.stderr
 
