@@ -53,9 +53,8 @@ def main() -> None:
         "epochs": args.epochs,
         "settings": measure(args),
     }
-    print(report(results))
+    common.show(args, "batch_size", results, report)
     if args.results:
-        common.write_json(args.results / "batch_size.json", results)
         common.write_picture(args.results / "batch_size.png", draw(results))
 
 

@@ -278,6 +278,13 @@ def quartiles(numbers: Sequence[float], form: str = ".2f") -> str:
     return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
 
+def show(args, name: str, results: dict, report: Callable[[dict], str], indent=1) -> None:
+    """Print the report of the results; with --results FOLDER write them there, as NAME.json."""
+    print(report(results))
+    if args.results:
+        write_json(args.results / f"{name}.json", results, indent)
+
+
 def write_json(path: Path, results: dict, indent: int | None = 1) -> None:
     """Write results, of plain Python types, as JSON. Other types raise TypeError."""
     write_whole(path, lambda temp: temp.write_text(json.dumps(results, indent=indent)))

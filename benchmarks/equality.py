@@ -42,10 +42,11 @@ def main() -> None:
     for way, distances in table().items():
         found = (distances.get((dtype, norm)) for dtype in DTYPES for norm in NORMS)
         rows.append([way, *("-" if distance is None else f"{distance:.0e}" for distance in found)])
-    print(about, common.table(titles, rows), sep="\n")
-    if args.results:
-        results = {"about": about, "titles": titles, "rows": rows}
-        common.write_json(args.results / "equality.json", results)
+    common.show(args, "equality", {"about": about, "titles": titles, "rows": rows}, report)
+
+
+def report(results: dict) -> str:
+    return f"{results['about']}\n{common.table(results['titles'], results['rows'])}"
 
 
 def table(world_sizes: tuple[int, ...] = (2, 3)) -> dict[str, dict]:

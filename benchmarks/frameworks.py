@@ -53,9 +53,7 @@ def main():
         sys.exit(f"frameworks: the ways do not compute the same: {difference:.0e} apart")
     results = {"about": about, "steps": args.steps}
     results |= {"largest_difference": difference, "seconds": seconds}
-    print(report(results))
-    if args.results:
-        common.write_json(args.results / "frameworks.json", results)
+    common.show(args, "frameworks", results, report)
 
 
 # ---------------------------------------------------------------- the ways

@@ -53,10 +53,8 @@ def main():
     laps = common.on_ranks(2, measure, args)
     versions = {name: analyse(*(own[name] for own in laps)) for name in VERSIONS}
     about = f"2 ranks, {args.batch_size} images per step, {common.about()}"
-    print(about, table(versions), sep="\n")
-    if args.results:
-        results = {"about": about, "steps": args.steps, "versions": versions}
-        common.write_json(args.results / f"limit-{args.batch_size}.json", results)
+    results = {"about": about, "steps": args.steps, "versions": versions}
+    common.show(args, f"limit-{args.batch_size}", results, report)
 
 
 # ---------------------------------------------------------------- on the ranks
@@ -147,9 +145,9 @@ def ends_of(phase: str, laps: tuple[Laps, ...]) -> torch.Tensor:
     return torch.tensor(ends, dtype=torch.float64)
 
 
-def table(versions: dict[str, dict[str, list[float]]]) -> str:
-    """Medians over the rounds as text, a line per version."""
-    rows = []
+def report(results: dict) -> str:
+    """Medians over the rounds, a line per version."""
+    versions, rows = results["versions"], []
     for name, rounds in versions.items():
         medians = {part: f"{statistics.median(rounds[part]):.2f}" for part in rounds}
         if name == BOUND:  # no rank waits for another
@@ -160,7 +158,7 @@ def table(versions: dict[str, dict[str, list[float]]]) -> str:
         cells = [medians[part] for part in ("total", *PARTS)]
         rows.append([name, *cells, common.quartiles(shares), common.quartiles(times)])
     titles = ["ms per step", "total", *PARTS, "share of the bound", "time / the stages'"]
-    return common.table(titles, rows)
+    return f"{results['about']}\n{common.table(titles, rows)}"
 
 
 if __name__ == "__main__":

@@ -40,16 +40,16 @@ def main() -> None:
         for way, (loader, prepare) in ways.items():
             runs[way].append(measure(loader, prepare))
     quickest = {way: min(own, key=lambda run: sum(run.values())) for way, own in runs.items()}
-    about = common.about()
-    dataset = common.dataset_name(test_set)
-    print(f"milliseconds per step of {BATCH} images of {dataset}, one thread, {about}")
+    results = {"about": common.about(), "dataset": common.dataset_name(test_set)}
+    results |= {"batch": BATCH, "steps": STEPS, "rounds": args.rounds}
+    common.show(args, "loaders", results | {"milliseconds_per_step": quickest}, report)
+
+
+def report(results: dict) -> str:
+    about, dataset, quickest = (results[k] for k in ("about", "dataset", "milliseconds_per_step"))
     rows = [[way, *run.values(), sum(run.values())] for way, run in quickest.items()]
-    titles = ["", *quickest[WHOLE], "step"]
-    print(tabulate(rows, titles, floatfmt=".2f"))
-    if args.results:
-        found = {"about": about, "dataset": dataset, "batch": BATCH, "steps": STEPS}
-        found |= {"rounds": args.rounds, "milliseconds_per_step": quickest}
-        common.write_json(args.results / "loaders.json", found)
+    table = tabulate(rows, ["", *quickest[WHOLE], "step"], floatfmt=".2f")
+    return f"milliseconds per step of {BATCH} images of {dataset}, one thread, {about}\n{table}"
 
 
 def loaders(data: Path, train_set: stage1.MNIST) -> dict[str, tuple[DataLoader, Callable]]:

@@ -53,10 +53,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(run_rank, (folder, args), nprocs=2)
         seconds = torch.load(f"{folder}/seconds")
-    report = f"{args.latency:g} ms a message, {args.batch_size} images per step, {common.about()}"
-    print(report, table(seconds), sep="\n")
-    if args.results:
-        common.write_json(args.results / "overlap.json", {"about": report, "seconds": seconds})
+    about = f"{args.latency:g} ms a message, {args.batch_size} images per step, {common.about()}"
+    common.show(args, "overlap", {"about": about, "seconds": seconds}, report)
 
 
 def run_rank(rank: int, folder: str, args) -> None:
@@ -91,12 +89,13 @@ def backward(model, x, y, in_turn: bool) -> float:
     return seconds
 
 
-def table(seconds: dict[str, list[float]]) -> str:
-    rows = []
+def report(results: dict) -> str:
+    seconds, rows = results["seconds"], []
     for name, taken in seconds.items():
         ratios = [own / other for own, other in zip(taken, seconds["in turn"])]
         rows.append([name, common.quartiles([1000 * t for t in taken]), common.quartiles(ratios)])
-    return common.table(["all-reduces and backward", "ms of a backward", "of in turn"], rows)
+    titles = ["all-reduces and backward", "ms of a backward", "of in turn"]
+    return f"{results['about']}\n{common.table(titles, rows)}"
 
 
 if __name__ == "__main__":

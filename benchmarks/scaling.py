@@ -64,9 +64,7 @@ def main() -> None:
     runs = {n: common.on_ranks(n, measure, n <= args.cores, args)[0] for n in args.ranks}
     ranks = {n: fit(n, runs, args.cores) for n in args.ranks}
     results = {"about": common.about(), "cores": args.cores, "bytes": MODEL_BYTES, "ranks": ranks}
-    print(table(results))
-    if args.results:
-        common.write_json(args.results / "scaling.json", results)
+    common.show(args, "scaling", results, report)
 
 
 def parse() -> argparse.Namespace:
@@ -224,12 +222,12 @@ def all_reduces(trainee: Trainee, size: int, repeats: int) -> float:
 # ---------------------------------------------------------------- what came out
 
 
-def table(results: dict) -> str:
+def report(results: dict) -> str:
     """For each number of ranks its constants, and the prediction beside the measurement."""
     lines = [f"ConvNet, {results['bytes']:,} bytes of gradients, {results['about']}"]
     parts = ("computing", "averaging", "around", "predicted", "measured")
     titles = ["images per step", "computing", "+ all-reduce", "+ around", "= predicted, ms"]
-    for n, found in results["ranks"].items():
+    for n, found in ((int(n), found) for n, found in results["ranks"].items()):  # str in a file
         points = [f"{images}: {1e6 * s / images:.0f}" for images, s in zip(*found["computing"])]
         shared = f", times {n / results['cores']:g} on shared cores" if n > results["cores"] else ""
         rows = []

@@ -35,9 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     results = {"about": f"one thread, {common.about()}", "dataset": common.dataset_name(test_set)}
     results["ways"] = measure_ways(args, train_set, test_set)
-    print(f"{results['about']}\n{way_table(results)}")
-    if args.results:
-        common.write_json(args.results / "single_process.json", results)
+    common.show(args, "single_process", results, report)
 
 
 def demo_loader(data: Path) -> DataLoader:
@@ -112,7 +110,7 @@ def measure_ways(args, train_set: stage1.MNIST, test_set: stage1.MNIST) -> dict[
     return measured
 
 
-def way_table(results: dict) -> str:
+def report(results: dict) -> str:
     """A line per way: seconds of an epoch with the smallest and the largest, and the accuracy."""
     rows = []
     for name, way in results["ways"].items():
@@ -121,7 +119,8 @@ def way_table(results: dict) -> str:
         data = f"{statistics.median(way['data']):.1f}"
         rows.append([name, epoch, data, f"{way['accuracy']:.2%}"])
     epochs = f"after {len(seconds)} epochs"
-    return common.table([results["dataset"], "seconds per epoch", "data", epochs], rows)
+    table = common.table([results["dataset"], "seconds per epoch", "data", epochs], rows)
+    return f"{results['about']}\n{table}"
 
 
 if __name__ == "__main__":

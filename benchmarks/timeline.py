@@ -54,11 +54,8 @@ def main() -> None:
             parser.error(f"--traces {args.traces}: {error.strerror}")
     about = f"2 ranks, {args.batch_size} images per step, ConvNet with {args.width} times the "
     about += f"channels, {common.about()}"
-    print(about, flush=True)
     results = {"about": about} | assemble(common.on_ranks(2, measure, args))
-    print(report(results))
-    if args.results:
-        common.write_json(args.results / "buckets.json", results, indent=None)
+    common.show(args, "buckets", results, report, indent=None)
 
 
 # ---------------------------------------------------------------- on a rank
@@ -198,7 +195,7 @@ def report(results: dict) -> str:
         total = common.quartiles(per_round(ranks, 0, 5, max))
         rows.append([way, *(f"{statistics.median(ms):.2f}" for ms in (backward, exposed)), total])
     titles = ["ms per step", "backward", "exposed", "total, slower rank"]
-    lines = [common.table(titles, rows), ""]
+    lines = [results["about"], common.table(titles, rows), ""]
     rows = []
     steps = list(chain.from_iterable(chain.from_iterable(results["rounds"][DRAWN])))
     for number, size in enumerate(results["bucket_bytes"]):

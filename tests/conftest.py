@@ -1,6 +1,5 @@
 """What the tests share: small data, and a way to start a stage as a reader does."""
 
-import ast
 import contextlib
 import functools
 import importlib
@@ -36,6 +35,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs what only Linux has")
 ENDLESS = "--epochs 100000 --batch-size 240 --lr 0.001 --device cpu"
+# A background job of a non-interactive shell ignores SIGINT, and so would what it starts.
+INTERRUPTED = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
 WHY_NOT = hosts.missing()
@@ -50,14 +51,6 @@ def files(ending):
     """The repository's files with this ending, without .venv, site/ and the like."""
     found = [*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")]
     return sorted(path for path in found if path.relative_to(ROOT).parts[0] != "site")
-
-
-def docstring_commands(script):
-    """The commands that a script's docstring tells the reader to paste."""
-    docstring = ast.get_docstring(ast.parse((ROOT / script).read_text()))
-    lines = docstring.replace("\\\n", " ").splitlines()
-    starts = ("    ", "torchrun ", "python ")
-    return [line.strip() for line in lines if line.startswith(starts)]
 
 
 def fenced(text):
@@ -124,7 +117,7 @@ class Reader:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=can_be_interrupted,
+            preexec_fn=INTERRUPTED,
         )
         process.mark = mark
         return process
@@ -180,11 +173,6 @@ class Reader:
         )
 
 
-def can_be_interrupted():
-    """A background job of a non-interactive shell ignores SIGINT, and so would what it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def record_of(folder):
     """The one record in a folder -> its file name, and what it holds."""
     (path,) = Path(folder).glob("*.json")
@@ -216,15 +204,10 @@ def chromium():
     driver.quit()
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *words):
-        pass
-
-
 @contextlib.contextmanager
 def served(folder):
     """Serve the files of a folder -> the address, without a slash at its end."""
-    handler = functools.partial(Quiet, directory=folder)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -274,8 +257,7 @@ def wait_for(what, seconds=150):
 
 def left(net=NET):
     """What is there of a set of hosts: names of namespaces, and folders for what they see."""
-    folders = [place for place in (hosts.NAMESPACES, hosts.ETC) if place.exists()]
-    return [path for folder in folders for path in folder.glob(f"{net}*")]
+    return [path for place in (hosts.NAMESPACES, hosts.ETC) for path in place.glob(f"{net}*")]
 
 
 # ---------------------------------------------------------------- fixtures

@@ -1,17 +1,20 @@
 """The benchmarks run, and measure what they print. No time is tested."""
 
+import importlib
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from conftest import LINUX, fenced, ranks_of, wait_for
 
-from benchmarks import common, limit, restarts, run_all, single_process
+from benchmarks import common, restarts, run_all
 
 stage1 = common.stage1
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pins threads to cores")
 
 
 # ---------------------------------------------------------------- common.py
@@ -29,18 +32,6 @@ def test_loader_and_optimizer_are_those_of_stage_1(reader, called):
     assert all(torch.equal(expected[name], own) for name, own in model.state_dict().items())
 
 
-def rank_and_sum(addend):
-    """On a rank -> its rank, and the sum of all ranks' ranks, plus what it was given."""
-    total = torch.tensor(torch.distributed.get_rank())
-    torch.distributed.all_reduce(total)
-    return torch.distributed.get_rank(), total.item() + addend
-
-
-@pytest.mark.slow
-def test_each_rank_returns_its_result():
-    assert common.on_ranks(3, rank_and_sum, 10) == [(0, 13), (1, 13), (2, 13)]
-
-
 def test_everything_takes_its_turn_and_the_first_round_is_left_out():
     calls = []
     ways = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
@@ -51,15 +42,11 @@ def test_everything_takes_its_turn_and_the_first_round_is_left_out():
 @pytest.mark.parametrize(
     "script, flags, message",
     [
-        ("single_process", "--epochs none", "--epochs: invalid int value"),
         ("single_process", "--data file", "--data file: no MNIST"),
         ("limit", "--batch-size 3", "has to be even"),
         ("limit", "--results file", "--results file: File exists"),
         ("sweep", "--repeats 0", "--repeats 0: at least 1"),
-        ("scaling", "--ranks 1", "--ranks: at least 2"),
         ("scaling", "--ranks 7", "--ranks: at least 2, and each has to divide"),
-        ("restarts", "--bound 0", "--bound 0.0: at least 1"),
-        ("overlap", "--latency -1", "--latency -1.0: at least 0"),
     ],
 )
 def test_bad_flags(reader, called, script, flags, message):
@@ -69,42 +56,76 @@ def test_bad_flags(reader, called, script, flags, message):
     assert result.out == "", "nothing was run"
 
 
-# ---------------------------------------------------------------- single_process.py
+# ---------------------------------------------------------------- each of them
+
+SHORT = {  # flags with which it takes seconds
+    "batch_size": "--data {data} --seeds 1 --images 240 --factors 1 4",
+    "frameworks": "--batch-size 4 --rounds 2 --steps 2",
+    "limit": "--batch-size 4 --rounds 2 --steps 2",
+    "loaders": "--data {data} --rounds 1",
+    "overlap": "--rounds 2 --batch-size 12",
+    "scaling": "--ranks 2 --rounds 2 --steps 2",
+    "single_process": "--data {data} --epochs 1",
+    "sweep": "--repeats 1 --steps 1",
+    "timeline": "--rounds 2 --steps 2 --batch-size 12 --width 2 --traces traces",
+}
+RESULTS = common.ROOT / "benchmarks/results"
+ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads"}  # notebooks show these
 
 
-@pytest.mark.slow
-def test_the_ways_of_one_process(reader):
-    command = f"python -m benchmarks.single_process --data {reader.env['MNIST_ROOT']}"
-    result = reader.run(f"{command} --results results")
-    assert result.code == 0, result
-    results = json.loads((reader.folder / "results/single_process.json").read_text())
-    assert result.out == f"{results['about']}\n{single_process.way_table(results)}\n"
-    assert results["dataset"] == "NOT MNIST" and len(results["ways"]) == 4
-    for way in results["ways"].values():
-        assert len(way["seconds"]) == 3 and 0 < way["accuracy"] < 1
-        assert all(0 < data < whole for data, whole in zip(way["data"], way["seconds"]))
+def module_of(name):
+    """The benchmark that prints what stands in results/NAME.json"""
+    if name == "frameworks":
+        pytest.importorskip("accelerate")
+        pytest.importorskip("lightning_fabric")
+    name = {"buckets": "timeline", "limit-120": "limit", "limit-240": "limit"}.get(name, name)
+    return importlib.import_module(f"benchmarks.{name}")
 
 
-# ---------------------------------------------------------------- limit.py, sweep.py
-
-
-@pytest.mark.slow
 @LINUX
-def test_two_ranks_against_the_upper_bound(reader):
-    flags = "--batch-size 4 --rounds 2 --steps 2 --results results"
-    result = reader.run(f"python -m benchmarks.limit {flags}", timeout=150)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHORT)
+def test_it_prints_the_report_of_the_results_that_it_writes(reader, name):
+    module = module_of(name)
+    flags = SHORT[name].format(data=reader.env["MNIST_ROOT"])
+    result = reader.run(f"python -m benchmarks.{name} {flags} --results results", timeout=170)
     assert result.code == 0, result
-    (path,) = (reader.folder / "results").glob("limit-*.json")
-    versions = json.loads(path.read_text())["versions"]
-    assert result.out.endswith(f"{limit.table(versions)}\n") and list(versions) == list(
-        limit.VERSIONS
-    )
-    for rounds in versions.values():
-        parts = zip(*(rounds[part] for part in limit.PARTS))
-        assert all(sum(own) <= whole * 1.0001 for own, whole in zip(parts, rounds["total"]))
+    (path,) = (reader.folder / "results").glob("*.json")
+    assert result.out == f"{module.report(json.loads(path.read_text()))}\n"
+
+
+@pytest.mark.parametrize(
+    "name", sorted({path.stem for path in RESULTS.glob("*.json")} - ON_NO_PAGE - {"restarts"})
+)
+def test_the_page_shows_the_report_of_the_committed_results(name):
+    results = json.loads((RESULTS / f"{name}.json").read_text())
+    page = (common.ROOT / "benchmarks/README.md").read_text()
+    assert f"{module_of(name).report(results)}\n" in [text for _, text in fenced(page)]
+    assert results.get("dataset", "MNIST") == "MNIST"
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("whose", "stop", "code"),
+    [("rank", signal.SIGKILL, 1), ("parent", signal.SIGTERM, 143), ("parent", signal.SIGKILL, -9)],
+)
+def test_a_killed_process_ends_the_run_and_leaves_none_behind(reader, whose, stop, code):
+    """So it is in every benchmark that starts its ranks by on_ranks."""
+    process = reader.start("python -m benchmarks.timeline --rounds 1000")
+    wait_for(lambda: len(ranks_of(process)) == 2)
+    os.kill(ranks_of(process)[0] if whose == "rank" else process.pid, stop)
+    result = reader.finish(process)
+    assert result.code == code and (whose == "parent" or "SIGKILL" in result.err), result
 
 
 # ---------------------------------------------------------------- restarts.py
+
+
+def test_the_page_shows_the_table_of_the_committed_restarts():
+    results = json.loads((RESULTS / "restarts.json").read_text())
+    page = (common.ROOT / "benchmarks/README.md").read_text()
+    assert f"{results['about']}\n{restarts.table(results['cases'])}\n" in page
 
 
 def test_a_try_without_end_counts_as_hung_and_leaves_no_process():

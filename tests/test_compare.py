@@ -1,7 +1,6 @@
 """compare.py: one table and one picture, no ratio between unlike rows, failures shown."""
 
 import json
-import math
 import os
 import re
 import signal
@@ -90,12 +89,6 @@ def test_repeats_show_their_minimum_and_maximum():
     assert "1.00 " in line_of(table, "01_baseline"), "nothing in brackets where nothing differs"
 
 
-def test_what_has_to_be_known_is_printed_before_the_figures():
-    assert "stands in for a device" in records.about(rows_of(record()))
-    assert "stands in for a device" not in records.about(rows_of(record(device="cuda")))
-    assert "NOT MNIST" in records.about(rows_of(record(dataset="drawn (NOT MNIST)")))
-
-
 def test_where_a_step_goes():
     def rank(backward, exposed):
         return {"data": 1, "forward": 2, "backward": backward, "exposed": exposed, "optimizer": 1}
@@ -144,25 +137,12 @@ def test_records_are_read_without_running(reader, called):
     assert none.code == 2 and none.err.count("\n") == 1, none
 
 
-def with_phases(*ranks, test=(99, 100), **facts):
-    return record(history=[{"loss": 0.1, "test": list(test), "phases": list(ranks)}], **facts)
-
-
 BAD_RECORDS = {
     "text": "not json",
-    "a list": "[]",
     "lacks keys": '{"stage": "01_baseline"}',
-    "no stage": {key: value for key, value in record().items() if key != "stage"},
-    "a list for a number": record(epochs=[]),
-    "no images": record(images=0),
-    "a name of two lines": record(name="a\nb"),
-    "NaN": record(lr=math.nan),
-    "negative": with_phases({**PHASES, "data": -1}),
-    "no time": with_phases(dict.fromkeys(PHASES, 0)),
-    "another phase": with_phases({**PHASES, "lunch": 1}),
-    "more ranks than there were": with_phases(PHASES, PHASES),
-    "more epochs than there were": record(epochs=1),
-    "more than 100 %": with_phases(PHASES, test=(101, 100)),
+    "no history": record(history=[]),
+    "no time": record(history=[{"test": [9, 10], "phases": [dict.fromkeys(PHASES, 0)]}]),
+    "not numbers": record(history=[{"test": [9, 10], "phases": [dict.fromkeys(PHASES, "1")]}]),
 }
 
 
@@ -176,30 +156,22 @@ def test_a_file_that_is_not_a_record_is_named(reader, called):
         assert "timings/odd.json is not a record" in result.err, why
 
 
-@pytest.mark.parametrize("other", [{"batch_size": 120}, {"dataset": "x"}, {"world_size": 2}])
-def test_repeats_that_differ_are_no_repeats(reader, called, other):
-    for turn, facts in ((1, {}), (2, other)):
+def test_repeats_that_differ_are_no_repeats(reader, called):
+    for turn, facts in ((1, {}), (2, {"batch_size": 120})):
         path = reader.folder / f"timings/repeat-{turn}/a.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(record(**facts)))
     result = called("compare.py", "--no-run")
     assert result.code == 2 and result.err.count("\n") == 1, result
-    (key,) = other
-    assert "timings/repeat-2/a.json" in result.err and f"{key} {other[key]}" in result.err
+    assert "timings/repeat-2/a.json" in result.err and "batch_size 120" in result.err
 
 
 @pytest.mark.parametrize(
     "flags",
     [
         "--only 06",
-        "--epochs 0",
-        "--world-size 0",
-        "--world-size 513",
         "--repeat 0",
-        "--lr nan",
-        "--threads 513",
         "--record /dev/null/here",
-        "--record /proc",
         "--device cuda --world-size 100",
         "one",
     ],
@@ -229,7 +201,7 @@ def test_every_stage_is_in_the_plan(monkeypatch):
 
 @pytest.mark.parametrize(
     ("count", "ranks", "devices"),
-    [(1, None, "0"), (2, None, "0,1"), (8, 2, "0,1"), (8, 1, "0"), (8, None, "0,1,2,3,4,5,6,7")],
+    [(1, None, "0"), (8, 2, "0,1"), (8, None, "0,1,2,3,4,5,6,7")],
 )
 def test_every_job_gets_the_same_gpus(monkeypatch, count, ranks, devices):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -267,14 +239,9 @@ def test_without_instructions_for_bf16_there_is_no_row_of_it(monkeypatch, found,
     assert compare.native_amp("cpu") == kinds
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """A plan of one stage, whose run takes no time and leaves this record."""
+def test_records_of_earlier_repeats_are_removed(reader, called, monkeypatch):
     monkeypatch.setattr(compare, "plan", lambda args, root: [("01_baseline", [])])
     monkeypatch.setattr(compare, "run", lambda processes, facts: ("a.json", record()))
-
-
-def test_records_of_earlier_repeats_are_removed(reader, called, quick):
     for repeat in (3, 2, 1):
         assert called("compare.py", f"--device cpu --repeat {repeat}").code == 0
         left = sorted(path.parent.name for path in (reader.folder / "timings").rglob("*.json"))
@@ -314,11 +281,7 @@ def test_a_stage_that_fails_is_shown_and_the_others_run(reader, tmp_path_factory
 @LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "stop", "code"),
-    [
-        ("03", signal.SIGTERM, 143),
-        ("05", signal.SIGINT, 130),
-    ],
+    ("stage", "stop", "code"), [("03", signal.SIGTERM, 143), ("05", signal.SIGINT, 130)]
 )
 def test_a_signal_ends_the_stage_too(reader, stage, stop, code):
     process = reader.start(f"python compare.py --only {stage} -e 1000 --lr 0.001 --device cpu")

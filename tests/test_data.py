@@ -11,7 +11,6 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-import torch
 from torchvision import datasets
 
 stage1 = importlib.import_module("01_baseline.train")
@@ -121,16 +120,6 @@ def test_a_download_that_breaks_is_one_line(mirrored, called):
     assert result.code == 2, result
     errors = [line for line in result.err.splitlines() if line.startswith("01_baseline: ")]
     assert len(errors) == 1 and "--data fetched: no MNIST (" in errors[0], result
-
-
-def test_one_batch_is_one_indexing(small_data):
-    train_set, _ = stage1.load_mnist(small_data)
-    images, labels = train_set.__getitems__([3, 1, 4])
-    assert images.dtype == torch.uint8 and images.shape == (3, 28, 28)
-    assert torch.equal(images[2], train_set.data[4]) and labels[0] == train_set.targets[3]
-    x, y = stage1.to_device(images, labels, torch.device("cpu"))
-    assert x.shape == (3, 1, 28, 28) and x.dtype == torch.float32 and 0.9 < x.max() <= 1
-    assert torch.equal(y, labels)
 
 
 # ---------------------------------------------------------------- the stand-in

@@ -5,7 +5,7 @@
 <!-- prints -->            lines that the last block that was run has printed
 <!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
-<!-- measured -->          not here: benchmarks/run_all.py puts the output below the command
+<!-- measured -->          a script of docs/examples/ is run; benchmarks/run_all.py measures it
 
 A PATH is relative to the page or to the repository's root.
 """
@@ -49,10 +49,18 @@ def what_it_prints(page, text):
     return blocks[place][2].splitlines() if follows else []
 
 
+EXAMPLES_THAT_ARE_MEASURED = [
+    block for block in marked("measured") if block.values[3].startswith("torchrun ")
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "how", "language", "text"), marked("run"))
+@pytest.mark.parametrize(
+    ("page", "how", "language", "text"), marked("run") + EXAMPLES_THAT_ARE_MEASURED
+)
 def test_a_block_runs(reader, page, how, language, text):
     lines = what_it_prints(page, text)
+    text = text.replace(" --data data", "")  # the small data instead
     if language == "python":
         (reader.folder / "block.py").write_text(text)
         ranks = re.fullmatch(r"on (\d) ranks", how)

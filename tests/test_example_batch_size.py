@@ -1,4 +1,4 @@
-"""docs/examples/batch_size.py, benchmarks/batch_size.py, and the figures that the page shows."""
+"""docs/examples/batch_size.py, and the figures of benchmarks/batch_size.py that its page shows."""
 
 import importlib
 import json
@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 import torch
-from conftest import ROOT, docstring_commands, fenced
+from conftest import ROOT
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import batch_size as sweep
@@ -57,37 +57,7 @@ def test_only_the_effective_batch_matters_not_how_it_is_split():
     assert (expected - at_start).abs().max() > 1e-3, "the steps do something"
 
 
-def test_the_script_prints_what_it_trained_with(reader):
-    (command,) = docstring_commands("docs/examples/batch_size.py")
-    result = reader.run(f"{command} --accumulate 2", timeout=170, OMP_NUM_THREADS="1")
-    assert result.code == 0, result
-    batch, rate, accuracy = result.out.splitlines()
-    assert batch == "effective batch 60 x 2 ranks x 2 = 240"
-    assert rate == "learning rate 0.05 to 0.2 (linear), 10 steps"
-    assert re.fullmatch(r"test accuracy \d+\.\d\d%", accuracy)
-
-
-# ---------------------------------------------------------------- the sweep
-
-
-@pytest.mark.slow
-def test_a_small_sweep(reader):
-    flags = f"--data {reader.env['MNIST_ROOT']} --seeds 2 --images 240 --factors 1 4 --results out"
-    result = reader.run(f"python -m benchmarks.batch_size {flags}", timeout=170)
-    assert result.code == 0, result
-    results = json.loads((reader.folder / "out/batch_size.json").read_text())
-    assert result.out == f"{sweep.report(results)}\n" and results["dataset"] == "NOT MNIST"
-    assert (reader.folder / "out/batch_size.png").read_bytes().startswith(b"\x89PNG")
-    assert [len(row["accuracy"]) for row in results["settings"]] == [2] * (2 * 5 + 4 + 3)
-
-
 # ---------------------------------------------------------------- the page
-
-
-def test_the_sweep_is_that_of_mnist_and_stands_on_the_benchmarks_page():
-    assert RESULTS["dataset"] == "MNIST" and RESULTS["images"] == 12_000
-    page = (ROOT / "benchmarks/README.md").read_text()
-    assert f"{sweep.report(RESULTS)}\n" in [text for _, text in fenced(page)]
 
 
 def cell(values):

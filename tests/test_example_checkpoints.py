@@ -1,7 +1,6 @@
-"""docs/checkpoints.md: what the scripts print, and what the page says about it."""
+"""docs/checkpoints.md beyond what its scripts print: test_docs.py runs and compares that."""
 
 import argparse
-import importlib.util
 import io
 import random
 import re
@@ -11,90 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn as nn
-from conftest import ROOT, Reader, docstring_commands
+from conftest import ROOT
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.utils.data import DistributedSampler
 
-SCRIPT = "docs/examples/checkpoints.py"
-POSITION = "docs/examples/loader_position.py"
 PAGE = (ROOT / "docs/checkpoints.md").read_text()
-HAS_TORCHDATA = importlib.util.find_spec("torchdata") is not None
-
-
-def run(reader, script):
-    (command,) = docstring_commands(script)
-    result = reader.run(command, timeout=170, OMP_NUM_THREADS="1")
-    assert result.code == 0, result
-    return result
-
-
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory, small_data):
-    reader = Reader(tmp_path_factory.mktemp("checkpoints"), small_data)
-    return run(reader, SCRIPT), reader.folder
-
-
-def differences(result, way):
-    """(between the ranks, to the undisturbed run)"""
-    (found,) = re.findall(rf"^{way} +(-|[\d.e+-]+) +(below \S+|\S+)$", result.out, re.MULTILINE)
-    return found
-
-
-@pytest.mark.slow
-def test_what_all_ranks_have_read_resumes_as_if_nothing_had_happened(printed):
-    for way in ("all ranks read the file", "rank 0 reads and broadcasts"):
-        assert differences(printed[0], way) == ("0e+00", "0e+00")
-
-
-@pytest.mark.slow
-def test_what_only_rank_0_has_read_lets_the_ranks_drift_apart(printed):
-    for way in ("rank 0 reads, DDP broadcasts", "rank 0 reads after wrapping"):
-        between, to_undisturbed = map(float, differences(printed[0], way))
-        assert between > 1e-2 and to_undisturbed > 1e-3
-
-
-@pytest.mark.slow
-def test_one_rank_goes_on_with_the_same_samples(printed):
-    assert float(differences(printed[0], "1 rank resumes")[1]) > 1e-3
-    assert differences(printed[0], "1 rank resumes, no dropout") == ("-", "below 1e-06")
-
-
-@pytest.mark.slow
-def test_the_file_is_whole_and_loads_with_the_default(printed):
-    folder = printed[1]
-    state = torch.load(folder / "checkpoint.pt")
-    assert state.keys() == {"model", "optimizer", "schedule", "done", "random"}
-    assert state["done"] == 25 and len(state["random"]) == 2
-    assert not torch.equal(*state["random"])
-    assert not any(name.startswith("module.") for name in state["model"])
-    assert not list(folder.glob("*.tmp"))
-
-
-@pytest.mark.slow
-def test_the_page_shows_what_is_printed(printed, reader):
-    _, *tables = re.findall(r"<!-- prints -->\n\n```\n(.+?)```", PAGE, re.DOTALL)
-    assert len(tables) == 2
-    assert tables[0] in printed[0].out
-    position = run(reader, POSITION).out
-    assert tables[1] in position
-    assert ("is not installed: pip install torchdata" in position) == (not HAS_TORCHDATA)
-
-
-# ---------------------------------------------------------------- position in the epoch
-
-
-def test_ways_to_begin_within_an_epoch(called):
-    result = called(POSITION)
-    rows = dict(re.findall(r"^(\w.+?) {2,}(\d+  (?:yes|no) .*)$", result.out, re.MULTILINE))
-    found = {way: row.split() for way, row in rows.items()}
-    assert found["skip the batches (islice)"] == ["502", "yes", "yes", "yes"], result
-    assert found["begin the sampler later"] == ["302", "yes", "yes", "no"], result
-
-
-@pytest.mark.skipif(not HAS_TORCHDATA, reason="pip install torchdata")
-def test_the_stateful_loader_answers_as_the_sampler_does(called):
-    result = called(POSITION)
-    assert re.search(r"^StatefulDataLoader +302  yes +yes +no$", result.out, re.MULTILINE), result
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,33 @@
-"""docs/uneven_inputs.md: what the script prints, and what the page says about it."""
+"""docs/uneven_inputs.md beyond what its script prints: test_docs.py runs and compares that."""
 
 import importlib
 import math
 import re
 
 import pytest
-from conftest import ROOT, Reader, docstring_commands
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from conftest import ROOT
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from benchmarks import common
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = "docs/examples/uneven.py"
+TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 PAGE = (ROOT / "docs/uneven_inputs.md").read_text()
-JOIN = """
-import torch
-import torch.distributed as dist
-import torch.distributed.nn
-import torch.nn as nn
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
 
 
-def main(first, by_world_size):  # the other rank takes a second step, alone; a gradient is 1
+def test_a_collective_of_ones_own_under_join_aborts(reader):
+    result = reader.run(f"{TORCHRUN} docs/examples/uneven.py --way 'join, all_reduce'", timeout=170)
+    assert result.code == 1 and "collective mismatch in your code?" in result.err, result
+
+
+def steps_under_join(first, by_world_size):
+    """On a rank: `first` takes one step, the other a second, alone -> gradient, running mean."""
     rank = dist.get_rank()
     model = nn.Sequential(nn.BatchNorm1d(1, momentum=1.0), nn.Linear(1, 1))
     ddp_model = DistributedDataParallel(model)
@@ -29,91 +35,15 @@ def main(first, by_world_size):  # the other rank takes a second step, alone; a 
         for step in range(1 if rank == first else 2):
             x = torch.tensor([[-1.0], [1.0]]) + 10 * rank + step
             model.zero_grad()
-            ddp_model(x).mean().backward()
-    bias, mean = model[1].bias.grad.item(), model[0].running_mean.item()
-    print(f"{first} first, {by_world_size}, rank {rank}: gradient {bias}, mean {mean}\\n", end="")
+            ddp_model(x).mean().backward()  # the gradient of the bias is 1
+    return model[1].bias.grad.item(), model[0].running_mean.item()
 
 
-dist.init_process_group("gloo")
-for first in (0, 1):
-    main(first, by_world_size=True)
-    main(first, by_world_size=False)
-dist.destroy_process_group()
-"""
-
-
-def run(folder, data, command):
-    reader = Reader(folder, data)
-    return reader.run(command, timeout=170, OMP_NUM_THREADS="1")
-
-
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory, small_data):
-    """What the first command of the docstring prints -> {way: [steps, samples, differ, ends]}"""
-    result = run(tmp_path_factory.mktemp("uneven"), small_data, docstring_commands(SCRIPT)[0])
-    assert result.code == 0, result
-    row = re.compile(
-        r"^(\w[\w, ]*?) +\((\d+), (\d+)\) +([\d,]+) +([-e+\d]+)  (\w+), (\w+)$", re.MULTILINE
-    )
-    return result, {name: rest for name, *rest in row.findall(result.out)}
-
-
-def test_what_each_way_trains_on(printed):
-    result, ways = printed
-    assert {way: (a, b, samples) for way, (a, b, samples, *_) in ways.items()} == {
-        "stop": ("22", "22", "1,996"),
-        "repeat": ("24", "24", "2,106"),
-        "join": ("24", "22", "2,006"),
-        "join, broadcast": ("24", "22", "2,006"),
-        "join, throw": ("22", "22", "1,996"),
-        "bare": ("22", "22", "1,996"),
-    }, result
-
-
-def test_join_leaves_the_momentum_and_so_the_weights_different(printed):
-    _, ways = printed
-    differ = {way: float(values[3]) for way, values in ways.items() if way != "bare"}
-    assert differ.pop("join") > 1e-2
-    assert set(differ.values()) == {0.0}
-
-
-def test_the_bare_loop_hangs_in_the_second_epoch(printed):
-    result, ways = printed
-    assert ways["bare"][4:] == ["RuntimeError", "ok"]
-    (message,) = re.findall(r"rank 0, bare: (.+)", result.out)
-    expected = ("Timed out waiting 5000ms for", "Application timeout caused pair closure")
-    assert any(text in message for text in expected), message
-    assert all(text in PAGE for text in expected), "a reader searches for it"
-    assert "rank 1, bare" not in result.out
-
-
-def test_throwing_ends_the_loop_on_all_ranks(printed):
-    result, ways = printed
-    assert ways["join, throw"][4:] == ["RuntimeError"] * 2
-    assert result.out.count("rank 1, join, throw: Rank 1 exhausted all inputs.") == 2
-    assert result.out.count("rank 0, join, throw: Detected at least one rank that exhausted") == 2
-
-
-def test_the_page_shows_what_is_printed(printed):
-    (rows,) = re.findall(r"<!-- prints -->\n\n```\n(.+?)```", PAGE, re.DOTALL)
-    assert rows in printed[0].out
-
-
-def test_a_collective_of_ones_own_under_join_aborts(tmp_path, small_data):
-    assert "join, all_reduce" in docstring_commands(SCRIPT)[1]
-    result = run(tmp_path, small_data, docstring_commands(SCRIPT)[1])
-    assert result.code == 1 and "collective mismatch in your code?" in result.err, result
-
-
-def test_the_average_and_the_buffers_under_join(reader):
-    (reader.folder / "join.py").write_text(JOIN)
-    result = reader.run("torchrun --standalone --nproc-per-node 2 join.py", OMP_NUM_THREADS="1")
-    assert result.code == 0, result
-    for first, last, mean in ((0, 1, "11.0"), (1, 0, "1.0")):
-        for by_world_size, gradient in ((True, "0.5"), (False, "1.0")):
-            start = f"{first} first, {by_world_size}, rank"
-            assert f"{start} {last}: gradient {gradient}, mean {mean}" in result.out
-            assert f"{start} {first}: gradient 1.0, mean {mean}" in result.out
+@pytest.mark.parametrize(("first", "mean"), [(0, 11.0), (1, 1.0)])
+@pytest.mark.parametrize(("by_world_size", "alone"), [(True, 0.5), (False, 1.0)])
+def test_the_average_and_the_buffers_under_join(first, mean, by_world_size, alone):
+    found = common.on_ranks(2, steps_under_join, first, by_world_size)
+    assert found[first] == (1.0, mean) and found[1 - first] == (alone, mean)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

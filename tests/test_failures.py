@@ -3,12 +3,14 @@
 finish() of conftest.py fails if a process is left. Failures of torchrun's are in test_lost.py.
 """
 
+import contextlib
 import os
 import signal
 import time
 
+import psutil
 import pytest
-from conftest import ENDLESS, ranks_of, wait_for, wait_for_line
+from conftest import ENDLESS, LINUX, family, ranks_of, wait_for, wait_for_line
 
 SLOW = pytest.mark.slow
 
@@ -28,8 +30,8 @@ def test_a_killed_rank_ends_the_run(reader, stage, which):
     assert not list(reader.folder.glob("*/*.json")) and not list(reader.folder.glob("*/*.pt"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["03_ddp_spawn", pytest.param("04_ddp_torchrun", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("stage", ["03_ddp_spawn", "04_ddp_torchrun"])
 def test_ctrl_c_ends_every_process(reader, stage):
     """At a terminal the interrupt reaches the parent, all ranks, and their DataLoader workers."""
     (process,) = reader.start_stage(stage, f"{ENDLESS} --workers 1")
@@ -48,12 +50,13 @@ def test_ctrl_c_while_the_ranks_start(reader):
     assert reader.finish(process).code != 0
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("stage", "stop"),
     [
-        pytest.param("03_ddp_spawn", signal.SIGINT, marks=SLOW),
-        pytest.param("03_ddp_spawn", signal.SIGTERM, marks=SLOW),
-        pytest.param("04_ddp_torchrun", signal.SIGTERM, marks=SLOW),
+        ("03_ddp_spawn", signal.SIGINT),
+        ("03_ddp_spawn", signal.SIGTERM),
+        ("04_ddp_torchrun", signal.SIGTERM),
     ],
 )
 def test_a_parent_that_is_stopped_alone_takes_its_ranks_along(reader, stage, stop):
@@ -63,27 +66,17 @@ def test_a_parent_that_is_stopped_alone_takes_its_ranks_along(reader, stage, sto
     assert reader.finish(process).code != 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stop", "after"),
-    [
-        (signal.SIGKILL, "ranks"),
-        pytest.param(signal.SIGTERM, "ranks", marks=SLOW),
-        *(pytest.param(signal.SIGTERM, seconds, marks=SLOW) for seconds in (0.5, 1, 2, 4)),
-    ],
-)
-def test_a_parent_that_ends_while_its_ranks_start_takes_them_along(reader, stop, after):
+@SLOW
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
+def test_a_parent_that_ends_while_its_ranks_start_takes_them_along(reader, stop):
     """PyTorch has ranks told of their parent's end, but not before they have imported PyTorch."""
     (process,) = reader.start_stage("03_ddp_spawn", ENDLESS)
-    if after == "ranks":
-        wait_for(lambda: len(ranks_of(process)) == 2)
-    else:
-        time.sleep(after)
+    wait_for(lambda: len(ranks_of(process)) == 2)
     os.kill(process.pid, stop)
     assert reader.finish(process).code != 0
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_rank_that_raises_shows_its_traceback(reader):
     """The error comes from a rank, not from the parent: the data vanish between the two."""
     data = reader.folder / "vanishing"
@@ -104,3 +97,44 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # under torch
     result = reader.finish(process)
     assert result.code != 0
     assert "5000ms" in result.err, result
+
+
+# ---------------------------------------------------------------- no port while it runs
+
+SMALL = "-e 1 --device cpu --batch-size 48"
+LOOPBACK = "127.0.0.1", "::1", "::ffff:127.0.0.1"
+
+
+def open_ports(process):
+    """Who of a command's processes can be reached from other machines -> {(command, port)}"""
+    found = set()
+    for pid in family(process):
+        with contextlib.suppress(psutil.Error):
+            member = psutil.Process(pid)
+            for socket in member.net_connections("inet"):
+                if socket.status == psutil.CONN_LISTEN and socket.laddr.ip not in LOOPBACK:
+                    found.add((" ".join(member.cmdline()), socket.laddr.port))
+    return found
+
+
+@SLOW
+@LINUX
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"python 03_ddp_spawn/train.py {SMALL}",
+        f"python 04_ddp_torchrun/from_scratch.py --nproc-per-node 2 01_baseline/train.py {SMALL}",
+        "python compare.py --only 04 05 -e 1 -b 48",
+    ],
+)
+def test_only_torchruns_store_can_be_reached_from_other_machines(reader, command):
+    """It listens on all interfaces, whatever --standalone says: stage 5's page has a warning."""
+    process = reader.start(command, GLOO_SOCKET_IFNAME="lo")
+    found = set()
+    while process.poll() is None:
+        found |= open_ports(process)
+        time.sleep(0.05)
+    result = reader.finish(process)
+    assert result.code == 0, result
+    launchers = "bin/torchrun", "-m torch.distributed.run"
+    assert all(any(word in command for word in launchers) for command, _ in found), found

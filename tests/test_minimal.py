@@ -123,12 +123,6 @@ def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch):
     assert seen == {"backend": "nccl", "own": own, "device_id": own}
 
 
-@pytest.mark.parametrize("script", [PLAIN, PARALLEL])
-def test_help(called, script):
-    result = called(script, "--help")
-    assert result.code == 0 and "minimal.py" in result.out, result
-
-
 def test_without_torchrun_it_says_so_in_a_line(called):
     result = called(PARALLEL)
     assert result.code == 1 and result.err.startswith("start it with torchrun"), result

@@ -14,7 +14,6 @@ from conftest import ROOT
 SOURCES = sorted((ROOT / "notebooks/source").glob("*.md"))
 NAMES = [path.stem for path in SOURCES]
 lesson = import_module("notebooks.lesson")
-showing = import_module("notebooks.lesson.showing")
 
 
 def build_notebooks(*flags, root=ROOT, timeout=500):
@@ -42,7 +41,6 @@ def complaints(tmp_path_factory):
     run_badly(root / "notebooks")
     source = root / "notebooks/source/01_baseline.md"
     change(root / "01_baseline/train.py", '        watch.lap("forward")\n', "")  # is quoted
-    change(source, "assert after < before", "assert after <= before")
     change(source, "## One step\n", "## A single step\n")
     for record in root.glob("docs/timings/cpu-2-cores/repeat-*/01_baseline-1xcpu.json"):
         double_forward(record)  # a figure that a picture shows
@@ -68,7 +66,7 @@ def run_badly(folder):
     """Put a notebook in the folder that was written, but not as the tool writes them."""
     first = {"cell_type": "code", "id": "cell-00", "metadata": {}, "source": "1"}
     first |= {"execution_count": 7, "outputs": []}
-    for text in ("a warning", f"{folder.parent}/file", "<x at 0x7f00>", "x" * 600_000):
+    for text in ("a warning", f"{folder.parent}/file", "x" * 600_000):
         first["outputs"].append({"output_type": "stream", "name": "stdout", "text": text})
     first["outputs"][0]["name"] = "stderr"
     book = json.loads((folder / "01_baseline.ipynb").read_text()) | {"cells": [first]}
@@ -82,13 +80,11 @@ def run_badly(folder):
     "complaint",
     [
         "01_baseline: cell-.* differ: .*'## One step', is '## A single step': make notebooks",
-        "01_baseline: cell-.* differ: .*'assert after < before', is 'assert after <= before'",
         '01_baseline: cell-.* what it quotes has changed: .*watch.lap."forward"',
         "01_baseline: cell-.* what it quotes has changed: .*'Of a step of ",
         "08_bad: the cells were not run once each",
         "08_bad: cell-00: .*stderr: .*a warning",
         "08_bad: cell-00: shows where things lie on this disk: ",
-        "08_bad: cell-00: shows an address in memory: <x at 0x7f00>",
         "08_bad: 60. KB, more than 400",
     ],
 )
@@ -105,17 +101,6 @@ def test_phases_have_the_colours_of_compare():
     assert lesson.COLORS == import_module("compare").PHASES
 
 
-def test_quoting_cuts_what_is_asked_for():
-    lap = showing.source("01_baseline/train.py", "Stopwatch.lap")
-    assert lap.startswith("def lap(self, phase):\n    ") and "def " not in lap[4:]
-    both = showing.source("01_baseline/train.py", "evaluate", "to_device")
-    assert both.startswith("@torch.inference_mode()\ndef evaluate(") and "def to_device" in both
-    with pytest.raises(LookupError, match="01_baseline/train.py has no Stopwatch.stop"):
-        showing.source("01_baseline/train.py", "Stopwatch.stop")
-    changes = showing.diff("03_ddp_spawn", "04_ddp_torchrun", "main").splitlines()
-    assert changes[0] == "@@ main" and {line[0] for line in changes} == set("@-+ ")
-
-
 def test_what_a_cell_starts_is_ended(tmp_path):
     child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; "
     child += f"time.sleep(300)  # {tmp_path}'], start_new_session=True); "
@@ -126,35 +111,6 @@ def test_what_a_cell_starts_is_ended(tmp_path):
     assert killed.code == -9
     lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert not any(f"# {tmp_path}" in " ".join(line) for line in lines)
-
-
-RANKS = """
-import os, sys
-import torch
-import torch.distributed as dist
-from notebooks.lesson import give
-
-dist.init_process_group("gloo")
-x = torch.tensor([1.0 + dist.get_rank()])
-dist.all_reduce(x)
-print("sum", x.item(), "gpus", torch.cuda.device_count(), "threads", torch.get_num_threads())
-give(x=x)
-give(rank=dist.get_rank())
-dist.destroy_process_group()
-if "fail" in sys.argv and os.environ["RANK"] == "1":
-    sys.exit("I am rank 1")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_ranks_from_a_cell():
-    run = lesson.torchrun(RANKS, 2)
-    lines = [f"rank {rank} | sum 3.0 gpus 0 threads 1" for rank in (0, 1)]
-    assert str(run).splitlines() == lines
-    assert run.values == [{"x": [3.0], "rank": rank} for rank in (0, 1)]
-    with pytest.raises(RuntimeError, match="(?s)a rank has failed.*I am rank 1"):
-        lesson.torchrun(RANKS, 2, "fail")
 
 
 # Both working folders would take twice as long: notebooks 1, 3 and 5 start in the root, 2 and 4 in

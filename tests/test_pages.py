@@ -6,8 +6,6 @@ import re
 import statistics
 
 import pytest
-import torch
-import torch.distributed as dist
 from conftest import ROOT, STAGES, anchor, fenced, files
 from torch.utils.data import DistributedSampler
 
@@ -90,35 +88,6 @@ def test_a_committed_record_is_whole(path):
         assert max(seconds) == pytest.approx(min(seconds), rel=0.03), "ranks wait for each other"
 
 
-def test_the_benchmarks_page_shows_its_results():
-    """Each block is what its script makes of the committed figures."""
-    page = read("benchmarks/README.md")
-    blocks = [text for language, text in fenced(page) if language == ""]
-    names = ("limit", "sweep", "scaling", "timeline", "single_process", "restarts", "equality")
-    module = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
-    results = {
-        path.stem: json.loads(path.read_text())
-        for path in (ROOT / "benchmarks/results").glob("*")
-        if path.suffix == ".json"
-    }
-    for name in ("limit-120", "limit-240"):
-        table = module["limit"].table(results[name]["versions"])
-        assert f"{results[name]['about']}\n{table}\n" in blocks, name
-    assert f"{module['sweep'].report(results['sweep'])}\n" in blocks
-    scaling = results["scaling"]
-    scaling["ranks"] = {int(n): found for n, found in scaling["ranks"].items()}
-    assert f"{module['scaling'].table(scaling)}\n" in blocks
-    timeline = module["timeline"].report(results["buckets"])
-    assert f"{results['buckets']['about']}\n{timeline}\n" in blocks
-    single = results["single_process"]
-    assert f"{single['about']}\n{module['single_process'].way_table(single)}\n" in blocks
-    restarts = results["restarts"]
-    assert f"{restarts['about']}\n{module['restarts'].table(restarts['cases'])}\n" in blocks
-    equality = results["equality"]
-    table = module["equality"].common.table(equality["titles"], equality["rows"])
-    assert f"{equality['about']}\n{table}\n" in blocks
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_output_on_a_stages_page_is_that_of_its_record(stage):
     """Of the repeats, the run that is nearest to the median."""
@@ -184,12 +153,3 @@ def test_facts_on_the_other_pages():
     assert f"{padded:,}" in read("docs/checklist.md")
     assert f"{numbers:,}" in read("01_baseline/README.md")
     assert f"{numbers * parameters[0].element_size():,}" in read("docs/glossary.md")
-
-
-def test_syncbatchnorm_is_not_for_cpus():
-    stage3 = importlib.import_module("03_ddp_spawn.train")
-    with stage3.process_group(
-        torch.device("cpu"), 10, rank=0, world_size=1, store=dist.HashStore()
-    ):
-        with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
-            torch.nn.SyncBatchNorm(2)(torch.zeros(2, 2))

@@ -134,23 +134,16 @@ def go_on_too_early(recording):
 
 DAMAGE = [
     (STEP, put("kind", "steps"), "$.kind: 'steps' is not one of"),
-    (STEP, put("about", {}), "$.about: 'torch' is a required property"),
     (STEP, put("about", "note", "see /home/me"), "$.about.note: 'see /home/me' does not match"),
     (STEP, put("ranks", 1, "rank", 0), "ranks: are [0, 0]"),
     (STEP, put("end", lambda at: at + 1), "end: the last event is at"),
-    (STEP, put("ranks", 0, "spans", 1, "what", "data"), "$.ranks[0].spans[1].what: "),
     (STEP, put("ranks", 0, "spans", 2, "from", lambda at: at + 3), "ranks[0]: a gap or overlap"),
-    (STEP, put("ranks", 0, "marks", 0, "at", 10**6), "ranks[0]: marks are not in order"),
     (STEP, put("ranks", 1, "marks", 0, "bucket", 2), "ranks[1].buckets: other parameters"),
     (STEP, put("ranks", 1, "buckets", 0, "joined", 0), "ranks[1].buckets[0]: joined is not"),
-    (STEP, put("ranks", 1, "buckets", 0, "arrived", 0), "ranks[1].buckets[0]: arrived before"),
     (RING, put("messages", 0, "sent", 10**9), "messages[0]: received before it was sent"),
     (RING, put("messages", 0, "contents", [1, 1, 1, 1]), "messages[0]: rank"),
-    (RING, put("messages", 0, "to", 4), "messages[0]: no such rank or chunk"),
     (RING, put("final", 2, 1, 3, 0), "final: is not the sum of every rank once"),
     (RING, without_the_last("messages"), "messages: do not add up to the sum"),
-    (NAIVE, put("messages", {}), "$.messages: {} is not of type 'array'"),
-    (DIES, put("ranks", 0, "marks", 0, "text", "two\nlines"), "$.ranks[0].marks[0].text: "),
     (SLOW, go_on_too_early, "ranks[0].spans: wait 1 ends before another begins"),
 ]
 
@@ -167,14 +160,7 @@ def test_a_damaged_recording_is_refused(name, damage, says, called, tmp_path):
 
 
 def test_a_file_that_is_no_recording_is_refused(called, tmp_path):
-    whole = (FOLDER / f"{RING}.json").read_bytes()
-    for content, says in (
-        (whole[:3000], "Unterminated"),
-        (b"\xff", "utf-8"),
-        (b"[]", "[] is not of"),
-    ):
-        (tmp_path / "half.json").write_bytes(content)
-        result = called("tools/record.py", f"step --folder {tmp_path}")
-        assert result.code == 2 and "half.json: " in result.err and says in result.err, result
-    assert "No such file" in called("tools/record.py", "--check none.json").err
+    (tmp_path / "half.json").write_bytes((FOLDER / f"{RING}.json").read_bytes()[:3000])
+    result = called("tools/record.py", f"step --folder {tmp_path}")
+    assert result.code == 2 and "half.json: " in result.err, result
     assert "there is no kind steps" in called("tools/record.py", "steps").err

@@ -1,7 +1,6 @@
 """The prediction: its formulas against the ring from scratch, its fits, and the script itself."""
 
 import importlib
-import json
 
 import pytest
 from hypothesis import given, settings
@@ -60,13 +59,5 @@ def test_ranks_that_share_cores_take_turns():
     assert computing_of_four == pytest.approx([row["computing"] for row in two["rows"]])
 
 
-@pytest.mark.slow
-def test_the_script(reader):
-    flags = "--ranks 2 --rounds 2 --steps 2 --results r"
-    result = reader.run(f"python -m benchmarks.scaling {flags}")
-    assert result.code == 0, result
-    results = json.loads((reader.folder / "r/scaling.json").read_text())
-    assert result.out == f"{scaling.table(results | {'ranks': {2: results['ranks']['2']}})}\n"
-    (rows,) = [found["rows"] for found in results["ranks"].values()]
-    assert [row["batch"] for row in rows] == scaling.BATCHES
+def test_computing_is_not_measured_for_the_batches_that_are_predicted():
     assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.MIDDLE}

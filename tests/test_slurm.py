@@ -5,11 +5,10 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import psutil
 import pytest
-from conftest import Reader, hosts, left, one_line, record_of, wait_for
+from conftest import Reader, hosts, left, record_of, wait_for
 from killed_ranks import distance
 
 slurm_py = importlib.import_module("05_multinode.rehearsal.slurm")
@@ -217,14 +216,6 @@ def test_the_tool_leaves_nothing(reader, net):
     result = reader.finish(process)
     assert result.code == 130 and result.err.endswith("slurm: interrupted\n")
     assert not left(NET)
-    killed = start_job(reader, net)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert left(NET)
-    again = reader.run(f"{TOOL} with 1 -- sh -c 'sinfo -h -p all --format=%D; exit 7'")
-    assert (again.code, again.out) == (7, "host0 | 1\n") and "what was left" in again.err
-    reader.finish(killed)  # fails if a process of it is left
-    assert not left(NET)
 
 
 @NEEDS_SLURM
@@ -237,16 +228,3 @@ def test_slurm_that_stays_until_it_is_taken_down(reader, net):
     down = reader.run(f"{TOOL} down")
     assert (down.code, down.out, down.err, left(NET)) == (0, "", "", [])
     reader.finish(up)  # fails if a daemon is left
-
-
-def test_bad_input(reader):
-    one_line(reader.run(f"{TOOL} run"), "slurm", "a command is missing")
-    one_line(reader.run(f"{TOOL} with 0 -- true"), "slurm", "number from 1 to 32")
-
-
-def test_without_the_programs(reader, monkeypatch):
-    if any(Path("/usr/sbin", name).exists() for name in ("slurmctld", "slurmd")):
-        monkeypatch.setattr(slurm_py, "path", lambda: str(reader.folder))
-        assert "it comes with Debian's package slurmctld" in slurm_py.missing()
-    else:
-        one_line(reader.run(f"{TOOL} up 2"), "slurm", "it comes with Debian's package")

@@ -1,5 +1,6 @@
 """Each stage, started as its docstring says: it trains, prints, saves, and records what it did."""
 
+import ast
 import contextlib
 import importlib
 import json
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from conftest import STAGES, TEST_IMAGES, docstring_commands, draw_digits, record_of
+from conftest import ROOT, STAGES, TEST_IMAGES, draw_digits, record_of
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from benchmarks.common import on_ranks
@@ -21,6 +22,15 @@ stage1, stage3 = (importlib.import_module(f"{stage}.train") for stage in (STAGES
 EPOCH_LINE = re.compile(
     r"^epoch +\d+/\d+ +[\d.]+ s +[\d,]+ images/s  loss +[\d.]+  accuracy +[\d.]+%$"
 )
+
+
+def docstring_commands(script):
+    """The commands that a script's docstring tells the reader to paste."""
+    docstring = ast.get_docstring(ast.parse((ROOT / script).read_text()))
+    lines = docstring.replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.startswith("    ")]
+
+
 COMMANDS = [(stage, line) for stage in STAGES for line in docstring_commands(f"{stage}/train.py")]
 
 
@@ -246,11 +256,3 @@ def test_a_step_that_the_scaler_skips_moves_no_learning_rate():
         stage3.train_epoch(model, list(zip(images, labels)), optimizer, scaler, cpu, "fp16")
     skipped = 26 - int(torch.tensor(scaler.get_scale()).log2())
     assert skipped > 0 and schedule.last_epoch == 8 - skipped
-
-
-@pytest.mark.slow
-def test_a_path_with_letters_that_the_terminal_lacks(reader):
-    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
-    result = reader.stage("01_baseline", "-e 1 --record zahlen-für-später", **env)
-    assert result.code == 0, result
-    assert record_of(reader.folder / "zahlen-für-später")

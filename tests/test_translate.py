@@ -37,13 +37,8 @@ def page(tmp_path, monkeypatch):
     return "page"
 
 
-def test_a_page_is_finished_if_each_message_is_translated(page):
+def test_a_page_is_finished_if_each_message_is_translated_and_has_not_changed(page):
     assert translate.unfinished(page, catalogue(One="", Two="")) == []
-    assert translate.unfinished(page, catalogue(One="")) == []  # what is gone does no harm
-    assert translate.unfinished("other", catalogue(One="")) == ["One"]  # without a catalogue
-
-
-def test_a_message_that_is_new_or_has_changed_makes_it_unfinished(page):
     assert translate.unfinished(page, catalogue(One="", Two="", Three="")) == ["Three"]
     changed = catalogue(**{"One": "", "Two!": ""})
     assert translate.unfinished(page, changed) == ["Two!"]
@@ -140,14 +135,8 @@ def twin(path):
 SEARCHES = {  # words of a reader -> pages, one of which has to be among the first three
     "超时": ["docs/messages"],
     "数据并行": ["index", "02_dp/README", "docs/glossary"],
-    "梯度累积": ["docs/glossary"],
-    "学习率": ["docs/glossary", "docs/checklist"],
-    "分布式训练": ["index", "docs/glossary"],
     "端口被占用": ["docs/messages"],
-    "准确率下降": ["docs/messages"],
-    "采样器": ["docs/glossary", "docs/checklist"],
     "环形 allreduce": ["docs/glossary", "05_multinode/README"],
-    "卡住": ["docs/messages", "docs/glossary"],
     "nccl 超时": ["docs/messages"],
 }
 

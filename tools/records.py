@@ -20,19 +20,10 @@ ALIKE = ("images", *SETTINGS, *WAYS, "device", "dataset", "torch", "host", "devi
 COLORS = ("#999999", "#56B4E9", "#0072B2", "#D55E00", "#E69F00")
 PHASES = dict(zip(("data", "forward", "backward", "exposed", "optimizer"), COLORS))
 
-# What a record has to have: key -> types, smallest and largest value (of text: its length).
-TEXT, SECONDS = ((str,), 1, 300), ((int, float), 0, 10**9)
-COUNT, FEW = ((int,), 1, 10**6), ((int,), 1, 512)
-RECORD = {
-    **dict.fromkeys(("stage", "name", "host", "torch", "device", "amp"), TEXT),
-    **dict.fromkeys(("images", "batch_size", "epochs"), COUNT),
-    **dict.fromkeys(("threads", "world_size", "hosts"), FEW),
-    **dict(workers=((int,), 0, 512), seed=((int,), 0, 2**31), lr=((int, float), 0, 100)),
-    **dict(sync_batchnorm=((bool,), False, True), dataset=TEXT, device_name=TEXT),
-    **dict(startup_seconds=SECONDS, command_seconds=SECONDS),
-}
+# What the tables are made of, beside the history.
+KEYS = ("stage", "name", "host", "images", "world_size", "hosts", "torch", "device")
+KEYS += (*SETTINGS, *WAYS)
 DEFAULTS = {"amp": "off", "sync_batchnorm": False, "hosts": 1}  # of stages without these flags
-ADDED = dict(dataset="-", device_name="-", startup_seconds=0, command_seconds=0)  # by compare.py
 Record, Rows = dict, dict[str, list[dict]]
 
 
@@ -70,40 +61,17 @@ def group(found: Iterable[tuple[Path, Record]]) -> Rows:
 
 
 def read_record(path: Path) -> Record:
-    """Read a record, and check all that is used of it. Exits with 2 and the file's name if not."""
+    """Read a record, and try what is made of it. Exits with 2 and the file's name if that fails."""
     try:
         record = {**DEFAULTS, **json.loads(path.read_text(encoding="utf-8"))}
-        wrong = [key for key in RECORD if not fits({**ADDED, **record}.get(key), *RECORD[key])]
-        wrong = wrong or unsound(record)
-        if wrong:
-            raise ValueError(f"no sound value for {', '.join(wrong)}")
-    except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        missing = [key for key in KEYS if key not in record]
+        if missing:
+            raise ValueError(f"it has no {', '.join(missing)}")
+        for figure in (speed, accuracy, lambda record: phases_of([record])):
+            figure(record)
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         fail(f"{path} is not a record of a stage: {type(error).__name__}: {error}")
     return record
-
-
-def fits(value: object, kinds: tuple, low: float, high: float) -> bool:
-    """NaN is in no range, True is not an int here, and text has to fit into a line of a table."""
-    size = len(value) if type(value) is str else value
-    return type(value) in kinds and low <= size <= high and str(value).isprintable()
-
-
-def unsound(record: Record) -> list[str]:
-    """The parts of the history that are missing, or that do not fit together."""
-    history, phases = record["history"], frozenset(PHASES)
-    tests = [epoch["test"] for epoch in history]
-    ranks = [rank for epoch in history for rank in epoch["phases"]]
-    counts = {len(epoch["phases"]) for epoch in history}
-    keys = {frozenset(rank) for rank in ranks}
-    sound = {
-        "history": 1 <= len(history) <= record["epochs"],
-        "test": all(fits(n, *COUNT) and fits(correct, (int,), 0, n) for correct, n in tests),
-        "ranks": len(counts) == 1 and 1 <= max(counts) <= record["world_size"],
-        "phases": keys in ({phases}, {phases - {"exposed"}}),
-        "seconds": all(fits(lap, *SECONDS) for rank in ranks for lap in rank.values())
-        and all(sum(rank.values()) > 1e-6 for rank in ranks),
-    }
-    return [part for part in sound if not sound[part]]
 
 
 # ---------------------------------------------------------------- figures

@@ -13,14 +13,10 @@ Without root the nodes are two torchruns on 127.0.0.1, and cases that need a net
 import argparse
 import importlib
 import json
-import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
-from importlib import metadata
 from pathlib import Path
 
 from tabulate import tabulate
@@ -276,10 +272,7 @@ def table(results: dict[str, dict]) -> str:
 
 
 def write(args: argparse.Namespace, results: dict[str, dict]) -> None:
-    cpuinfo = Path("/proc/cpuinfo").read_text()
-    cpu = re.search(r"model name\s*: (.*)", cpuinfo)
-    about = f"{cpu[1] if cpu else platform.machine()}, {os.cpu_count()} cores"
-    about += f", torch {metadata.version('torch')}"
+    about = importlib.import_module("benchmarks.common").about()
     found = {"about": about, "timeout": common.TIMEOUT, "hosts": args.hosts, "cases": results}
     args.json.write_text(json.dumps(found, indent=1))
 

@@ -46,29 +46,25 @@ WAYS = {
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
-    steps = [draw(seed, device) for seed in range(STEPS)]
+    steps = [draw(seed) for seed in range(STEPS)]
     whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # all ranks' data as one batch
-    expected = train(make_model(device), accumulate, whole)  # one process, without DDP
+    expected = train(make_model(), accumulate, whole)  # one process, without DDP
     own = [list(zip(x[dist.get_rank()], y[dist.get_rank()])) for x, y in steps]
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks, {MICRO_BATCHES} micro-batches per optimizer step")
         print(f"{'':28}  all-reduced per step   largest difference of a weight")
         print(f"{'':28}  {'buckets':>8} {'KiB':>11}   to one process  between ranks")
     for name, way in WAYS.items():
-        line = examine(way, own, expected, device)
+        line = examine(way, own, expected)
         if dist.get_rank() == 0:
             print(f"{name:28}  {line}")
 
 
-def examine(way, steps, expected, device):
+def examine(way, steps, expected):
     """Train in one of the ways -> what was all-reduced, and how far off the weights are."""
-    ddp_model, handed = DistributedDataParallel(make_model(device)), []
+    ddp_model, handed = DistributedDataParallel(make_model()), []
     ddp_model.register_comm_hook(handed, count_and_average)
     weights = train(ddp_model, way, steps)
     low, high = weights.clone(), weights.clone()
@@ -102,15 +98,15 @@ def train(model, way, steps):
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-def make_model(device):
+def make_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)).to(device)
+    return nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
 
 
-def draw(seed, device):
+def draw(seed):
     """-> x and y of all ranks in one step: [ranks, micro-batches, 16 samples, 64 features]"""
     torch.manual_seed(seed)
-    x = torch.randn(dist.get_world_size(), MICRO_BATCHES, 16, 64).to(device)
+    x = torch.randn(dist.get_world_size(), MICRO_BATCHES, 16, 64)
     return x, x.sin()
 
 

@@ -34,26 +34,21 @@ class Net(nn.Module):
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    rank = int(os.environ["RANK"])
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    report = print if rank == 0 else lambda line: None
+    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
+    report = print if dist.get_rank() == 0 else lambda line: None
     report(f"{'order':29}{'keys of state_dict begin with':31}graphs  of an nn.Sequential")
     for order in ORDERS:
-        key = three_steps(order, Net().to(device)).partition("layers")[0]
+        key = three_steps(order, Net()).partition("layers")[0]
         of_net = len(graphs)
-        three_steps(order, Net().layers.to(device))
+        three_steps(order, Net().layers)
         report(f"{order:29}{key:31}{of_net:6}{len(graphs):18}")
     report("\nB7: backward of a graph of 7 layers, A7: all-reduce of a bucket of 7 MiB")
     report("bucket_cap_mb  optimize_ddp  graphs  one step")
     for cap in (None, 25, 4, 2, 1):
         for optimize in (True, False):
-            three_steps(ORDERS[0], Net().to(device), cap, optimize)
+            three_steps(ORDERS[0], Net(), cap, optimize)
             report(f"{cap or 'default':>13}{optimize!s:>14}{len(graphs):8}  {' '.join(events)}")
-    three_steps(ORDERS[0], Net().to(device), batches=(4, 3, 2))
+    three_steps(ORDERS[0], Net(), batches=(4, 3, 2))
     report(f"\nthree steps with batches of 4, 3 and 2 samples: {len(graphs)} graphs")
 
 
@@ -62,7 +57,6 @@ def three_steps(order, model, cap=None, optimize=True, batches=(4, 4, 4)):
     torch._dynamo.reset()
     torch._dynamo.config.optimize_ddp = optimize
     graphs.clear()
-    device = next(model.parameters()).device
     if order == ORDERS[0]:
         model.compile(backend=counting)
     elif order == ORDERS[1]:
@@ -73,7 +67,7 @@ def three_steps(order, model, cap=None, optimize=True, batches=(4, 4, 4)):
         ddp_model = torch.compile(ddp_model, backend=counting)
     for samples in batches:  # DDP has its final buckets from the second step on
         events.clear()
-        ddp_model(torch.rand(samples, 512, device=device)).sum().backward()
+        ddp_model(torch.rand(samples, 512)).sum().backward()
     return next(iter(ddp_model.state_dict()))
 
 

@@ -66,17 +66,13 @@ WAYS = {  # "mean" is the default of cross_entropy: the sum / the tokens of this
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
     lines = [f"tokens of each rank's micro-batches: {EQUAL[0]}, or unequal: {UNEQUAL}"]
     lines += [f"{'':55}   equal  unequal numbers of tokens"]
     lines += [f"{'loss of a micro-batch':55}  length  length  relative error  angle"]
     for name, way in WAYS.items():
-        (length, _, _), unequal = (compare(way, tokens, device) for tokens in (EQUAL, UNEQUAL))
+        (length, _, _), unequal = (compare(way, tokens) for tokens in (EQUAL, UNEQUAL))
         lines += [f"{name:55}  {length}  {'  '.join(unequal)}"]
     nothing = F.cross_entropy(torch.zeros(1, WORDS), torch.tensor([PADDING]))
     lines += [f"mean of a micro-batch without tokens: {nothing.item()}"]
@@ -84,12 +80,12 @@ def main():
         print("\n".join(lines))
 
 
-def compare(way, tokens, device):
+def compare(way, tokens):
     """-> length of the gradient over that of the true one, relative error, angle between them"""
     ranks = range(dist.get_world_size())
-    data = [draw(rank, tokens[rank % len(tokens)], device) for rank in ranks]
+    data = [draw(rank, tokens[rank % len(tokens)]) for rank in ranks]
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Linear(8, WORDS)).to(device)
+    model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Linear(8, WORDS))
     x, y = (torch.cat(parts) for parts in zip(*sum(data, [])))
     F.cross_entropy(model(x), y, ignore_index=PADDING).backward()  # one process, all data
     true = gradient(model)
@@ -106,13 +102,13 @@ def gradient(model):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def draw(rank, tokens, device):
+def draw(rank, tokens):
     """The micro-batches of a rank: words, and the word that follows each; the rest is padding."""
     torch.manual_seed(rank)
     x = torch.randint(WORDS, (len(tokens), LENGTH))
     y = (x + rank + 1) % WORDS
     y[torch.arange(LENGTH) >= torch.tensor(tokens)[:, None]] = PADDING
-    return list(zip(x.to(device), y.to(device)))
+    return list(zip(x, y))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,179 @@
+"""What pages say of docs/examples/ beyond what these print: test_docs.py runs and compares that."""
+
+import importlib
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a process group: docs/backends.md says why
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks import common
+
+pytestmark = pytest.mark.slow
+
+
+def example(name):
+    return importlib.import_module(f"docs.examples.{name}")
+
+
+# ---------------------------------------------------------------- gradient_accumulation.md
+
+
+def gradient_of_unequally_many_micro_batches():
+    """On a rank: three micro-batches on rank 0, one on rank 1 -> how far the gradient is off."""
+    script = example("loss_normalization")
+    tokens = [40, 8, 3], [6]
+    data = [script.draw(rank, own) for rank, own in enumerate(tokens)]
+    model = nn.Embedding(script.WORDS, script.WORDS).double()
+    x, y = (torch.cat(parts) for parts in zip(*data[0], *data[1]))
+    F.cross_entropy(model(x), y, ignore_index=script.PADDING).backward()
+    expected, model.weight.grad = model.weight.grad, None
+    script.accumulate(DistributedDataParallel(model), data[dist.get_rank()])
+    return (model.weight.grad - expected).abs().max().item()
+
+
+def test_ranks_may_have_unequally_many_micro_batches():
+    assert max(common.on_ranks(2, gradient_of_unequally_many_micro_batches)) < 1e-15
+
+
+# ---------------------------------------------------------------- reinforcement_learning.md
+
+
+def gradients_of_episodes():
+    """On a rank: of all three episodes; by DDP, with one of them on rank 0 and two on rank 1."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    script, model = example("reinforce"), nn.Linear(4, 1)
+    episodes = [script.play(model, common.CPU) for _ in range(3)]
+    own = episodes[:1] if dist.get_rank() == 0 else episodes[1:]
+    found = []
+    for trained, part in ((model, episodes), (DistributedDataParallel(model), own)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        script.update(trained, optimizer, part, common.CPU)
+        found.append(model.weight.grad.clone())
+    return found
+
+
+def test_ranks_with_unequally_many_samples_have_the_gradient_of_all():
+    for together, averaged in common.on_ranks(2, gradients_of_episodes):
+        assert together.abs().max() > 0
+        assert torch.allclose(together, averaged, rtol=1e-9, atol=1e-12)
+
+
+# ---------------------------------------------------------------- compile.md
+
+
+@pytest.fixture
+def compiling():
+    """example("compile_ddp"), and a process group of one rank."""
+    torch._dynamo.reset()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield example("compile_ddp")
+    torch._dynamo.reset()
+    dist.destroy_process_group()
+
+
+def backward_of(model):
+    model(torch.rand(2, 512)).sum().backward()
+
+
+def test_a_first_bucket_below_1_mib_is_refused_only_when_compiled(compiling):
+    for compiled in (False, True):
+        model = compiling.Net()
+        ddp_model = DistributedDataParallel(model, bucket_cap_mb=0.5)
+        if compiled:
+            model.compile(backend="eager")
+            with pytest.raises(AssertionError, match="First bucket should be smaller/equal"):
+                backward_of(ddp_model)
+        else:
+            backward_of(ddp_model)
+
+
+def test_fullgraph_is_for_the_inner_model(compiling):
+    model = compiling.Net()
+    model.compile(backend="eager", fullgraph=True)
+    backward_of(DistributedDataParallel(model))
+    wrapper = DistributedDataParallel(compiling.Net())
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        backward_of(torch.compile(wrapper, backend="eager", fullgraph=True))
+
+
+# ---------------------------------------------------------------- amp.md
+
+
+def test_autocast_is_a_state_of_one_thread_and_gradients_have_the_type_of_the_weights():
+    model, found = nn.Linear(2, 2), []
+
+    def forward():
+        found.append(model(torch.rand(2, 2)).dtype)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        forward()
+        thread = threading.Thread(target=forward)
+        thread.start()
+        thread.join()
+        loss = model(torch.rand(2, 2)).sum()
+    assert found == [torch.bfloat16, torch.float32]
+    loss.backward()
+    assert model.weight.grad.dtype == model.weight.dtype == torch.float32
+
+
+def test_what_16_bits_lose():
+    assert torch.ones((), dtype=torch.bfloat16) + 0.002 == 1
+    assert torch.tensor(65504.0).half().isfinite() and torch.tensor(65520.0).half().isinf()
+
+
+# ---------------------------------------------------------------- memory.md
+
+
+def test_the_model_is_that_of_the_stages_and_its_activations_those_of_each_image():
+    memory = example("memory")
+    stage = importlib.import_module("01_baseline.train").ConvNet().state_dict()
+    own = [tensor.shape for tensor in memory.convnet().state_dict().values()]
+    assert own == [tensor.shape for tensor in stage.values()]
+    # bytes: images, what the two blocks put out, logits, label
+    ends = 4 * (28 * 28 + 16 * 14 * 14 + 32 * 7 * 7 + 10) + 8
+    # within a block: convolution, BatchNorm, pooling and its indices of 8 bytes
+    inside = 4 * (2 * 16 * 28 * 28 + 16 * 14 * 14 * 2 + 2 * 32 * 14 * 14 + 32 * 7 * 7 * 2)
+    for checkpoints, expected in ((False, ends + inside), (True, ends)):
+        many, few = (memory.activations(images, False, checkpoints) for images in (20, 10))
+        assert (many - few) // 10 == expected
+
+
+# ---------------------------------------------------------------- unused_parameters.md
+
+
+def test_one_process_with_the_whole_batch_computes_the_same():
+    model = example("unused_parameters").Model()
+    first, second = torch.tensor([[1.0]]), torch.tensor([[3.0]])
+    ((model(first, "ab") + model(second, "a")) / 2).backward()
+    assert model.gradients() == [2.5, 2.0, 0.5, None]
+
+
+def test_an_optimizer_skips_none_but_not_zeros():
+    for gradient, moves in ((None, False), (torch.zeros(1), True)):
+        parameter = nn.Parameter(torch.ones(1))
+        parameter.grad = gradient
+        torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.1).step()
+        assert (parameter.item() != 1.0) == moves
+
+
+# ---------------------------------------------------------------- fsdp.md: zero.py
+
+
+def test_zero_on_four_ranks_holds_a_quarter_and_trains_the_weights_of_ddp(reader):
+    command = "torchrun --standalone --nproc-per-node 4 docs/examples/zero.py"
+    result = reader.run(command, timeout=170)
+    assert result.code == 0, result
+    lines = [line.replace(",", "").split() for line in result.out.splitlines()[1:]]
+    assert {name: held for name, *held in (line[:4] for line in lines)} == {
+        "averaging": ["400", "400", "800"],
+        "ZeRO-1": ["400", "400", "200"],
+        "ZeRO-2": ["400", "100", "200"],
+        "ZeRO-3": ["100", "100", "200"],
+    }
+    assert all(float(line[-1]) < 1e-6 for line in lines)
