@@ -1,8 +1,8 @@
 """Your own backend: PyTorch's DistributedDataParallel trains over the ring all-reduce you wrote.
 
 A backend is a process group: an object that can all-reduce, broadcast and gather. Here it has a
-socket to each neighbour, and a thread that runs one collective after the other during backward.
-The all-reduce is `ring` of from_scratch.py; the training is stage 4's, with its flags, on CPUs.
+socket to each neighbour, a thread that runs collectives one by one during backward, and two that
+send and receive for it. The all-reduce is `ring` of from_scratch.py; stage 4 trains, on CPUs.
 
     torchrun --standalone --nproc-per-node 2 05_multinode/own_backend.py -e 1
 """
@@ -53,25 +53,25 @@ class Promise(dist.Work):
 
 
 def in_thread(name, method):
-    """-> a method that returns a promise, and puts this one into the queue of a ring's thread."""
+    """Decorate a method of Ring: a call returns a promise, and one of its threads does the work."""
 
     def start(self, *args):
         promise, turn = Promise(), torch.futures.Future()
         promise.future = turn.then(lambda _: method(self, *args))  # keeps what it returns or raises
-        self.threads[name].submit(turn.set_result, None)
+        self.threads[name].submit(turn.set_result, None)  # in the thread: calls method
         return promise
 
     return start
 
 
 class Ring(dist.ProcessGroup):
-    """All ranks in a ring. PyTorch calls its methods; each message may take as long as timeout."""
+    """All ranks in a ring. PyTorch calls its methods. timeout: how long a message may take."""
 
     def __init__(self, store, rank, world_size, timeout):
         super().__init__(rank, world_size)
         assert not dist.is_initialized(), "a ring has all ranks: it is no group for new_group"
         self.left, self.right, self.sent = (rank - 1) % world_size, (rank + 1) % world_size, 0
-        with socket.socket(type=socket.SOCK_DGRAM) as probe:  # it sends nothing
+        with socket.socket(type=socket.SOCK_DGRAM) as probe:  # for UDP connect() sends nothing
             probe.connect((os.getenv("MASTER_ADDR", "127.0.0.1"), 1))
             here = probe.getsockname()[0]  # this node's address in the network that has rank 0
         with socket.create_server((here, 0)) as server:
@@ -89,18 +89,18 @@ class Ring(dist.ProcessGroup):
     @torch.inference_mode()  # stage 4 all-reduces a tensor that was made in inference mode
     def allreduce(self, tensors, options):  # DDP: a bucket of gradients
         assert options.reduceOp == dist.ReduceOp.SUM, "this ring can only add up"
-        from_scratch.ring(tensors[0].view(-1))  # which calls send and recv below
+        from_scratch.ring(tensors[0].view(-1))  # dist.isend, dist.irecv: send and recv, below
         return tensors
 
     @partial(in_thread, "collectives")
-    def broadcast(self, tensors, options):  # DDP: rank 0's weights, before the first step
+    def broadcast(self, tensors, options):  # DDP: rank 0's weights, from neighbour to neighbour
         if self.rank() != options.rootRank:
             dist.recv(tensors[0], self.left)
         if self.right != options.rootRank:
             dist.send(tensors[0], self.right)
 
     @partial(in_thread, "collectives")
-    def allgather(self, outputs, inputs, options):  # DDP: have all ranks brought the same model?
+    def allgather(self, outputs, inputs, options):  # DDP: do all ranks have the same model?
         rank, everyone = self.rank(), outputs[0]
         everyone[rank].copy_(inputs[0])
         for i in range(self.size() - 1):  # the second half of a ring all-reduce
@@ -121,7 +121,7 @@ class Ring(dist.ProcessGroup):
             raise ConnectionError(f"rank {peer} has gone")
 
     def shutdown(self):  # destroy_process_group calls it
-        self.outgoing.close()  # a right neighbour that waits fails, too, and then its own
+        self.outgoing.close()  # the right neighbour fails if it waits, and so on round the ring
 
 
 dist.Backend.register_backend("ring", Ring, devices=["cpu"])

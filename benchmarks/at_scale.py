@@ -1,10 +1,10 @@
 """Rank 777 of 1,024 without a cluster: what it reads, sends, holds, and when more do not pay.
 
 Counted: samples, buckets, bytes, operations. The model is made on the device "meta", whose tensors
-have a shape and no memory; sampler, Adam and operations are PyTorch's own, buckets those of stage
-3's from_scratch.py. Tests hold these against real ranks. Assumed: what a device computes and a link
-sends in a second; a step is the cost model of benchmarks/scaling.py. docs/at_scale.md has the
-sources of what is assumed, and what is not in the model.
+have a shape and no memory. Sampler, Adam and the count of operations are PyTorch's own; buckets are
+filled as in stage 3's from_scratch.py. Tests compare these with real ranks. Assumed: what a device
+computes and a link sends in a second; a step is the cost model of benchmarks/scaling.py.
+docs/at_scale.md has the sources of what is assumed, and what is not in the model.
 
     python -m benchmarks.at_scale
     python -m benchmarks.at_scale --model vit_l_16 --ranks 64 --rank 63 --batch 512 --link NVLink
@@ -75,7 +75,7 @@ def parse() -> argparse.Namespace:
 def count(name: str) -> tuple[list[torch.Size], list[int], int]:
     """-> shapes of the weights, bytes of DDP's buckets as they leave, operations per image."""
     make, image, _ = MODELS[name]
-    # trunc_normal_ would look at the numbers that it has drawn.
+    # trunc_normal_ looks at the numbers that it draws, and on "meta" there are none.
     with torch.device("meta"), patch.object(torch.nn.init, "trunc_normal_"):
         model = make()
     weights, order = list(model.parameters()), []
@@ -84,9 +84,9 @@ def count(name: str) -> tuple[list[torch.Size], list[int], int]:
     with FlopCounterMode(display=False) as counter:
         model(torch.rand(2, *image, device="meta")).sum().backward()
     sizes = [weight.nbytes for weight in weights]
-    buckets = from_scratch.assign(order, sizes, MIB, 25 * MIB)
-    leave = [sum(sizes[i] for i in bucket) for bucket in buckets]
-    return [weight.shape for weight in weights], leave, counter.get_total_flops() // 2
+    buckets = from_scratch.assign(order, sizes, MIB, 25 * MIB)  # DDP's default caps
+    filled = [sum(sizes[i] for i in bucket) for bucket in buckets]
+    return [weight.shape for weight in weights], filled, counter.get_total_flops() // 2
 
 
 def shard(shape: torch.Size, rank: int, ranks: int) -> list[int]:
@@ -123,6 +123,7 @@ def sends(buckets: list[int], ranks: int) -> str:
 
 
 def holds(shapes: list[torch.Size], args: argparse.Namespace) -> str:
+    # ZeRO: one flat shard with as many numbers on each rank.
     even = [[math.ceil(sum(shape.numel() for shape in shapes) / args.ranks)]]
     (weights, gradients, adam), (w, g, a) = held(shapes), held(even)
     rows = {"DDP": (weights, gradients, adam), "ZeRO-1": (weights, gradients, a)}
@@ -157,7 +158,7 @@ def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: flo
 
 
 def pipelined_tree(n: int, size: int, latency: float, bandwidth: float) -> float:
-    """Seconds of an all-reduce up and down a tree in pipelined pieces: a rank sends it twice."""
+    """Seconds of an all-reduce up and down a tree, in pieces: a rank sends the vector twice."""
     return 2 * math.ceil(math.log2(n)) * latency + (2 * size / bandwidth if n > 1 else 0)
 
 

@@ -6,10 +6,10 @@
     python tools/replay.py compare runs/a              # it hung: where do the ranks disagree?
 
 All that a rank learns from others is what collectives leave in its tensors: `record` writes that to
-files. `rank` starts the same command in an ordinary process and puts in what was recorded: losses
-and weights are those of the run, bit for bit. In a changed script it names the first collective to
-which the rank brings other numbers, and stops at the first that is a different one. It is for gloo
-and the default group. The rank's own files are written again.
+files. `rank` starts the same command in an ordinary process, where a collective returns what was
+recorded: losses and weights are those of the run, bit for bit. In a changed script it names the
+first collective that gets other numbers from the rank, and stops at the first that is a different
+one. It is for gloo and the default group. The rank's own files are written again.
 """
 
 import json
@@ -77,7 +77,7 @@ def replace():
     dist.init_process_group, mp.spawn, mp.start_processes = make_group, make_ranks, make_ranks
     dist.new_group = lambda *_, **__: end("subgroups (new_group) are not recorded")
     if Tape.head:  # this process is a rank, alone
-        mp.parent_process = mp.current_process
+        mp.parent_process = mp.current_process  # a spawned rank may ask whether its parent lives
         dist.TCPStore = dist.FileStore = lambda *_, **__: Alone()
 
 
@@ -106,9 +106,9 @@ def in_child(index, folder, function, args):
 
 
 class Tape(dist.ProcessGroup):
-    """Does what gloo does, and records it. With a recording it does what was recorded."""
+    """A process group that does what gloo does, and records it; or, with a recording, reads it."""
 
-    folder = head = recording = None
+    folder = head = recording = None  # of the class: the script makes the group, main knows these
     index, calls, differs = 0, 0, False
 
     def __init__(self, store, rank, world_size, timeout):
@@ -133,7 +133,7 @@ class Tape(dist.ProcessGroup):
         if op in ("send", "recv", "recv_anysource"):
             end("send and recv (point-to-point) are not recorded")
         call, done = self.describe(op, args), Done()
-        done.results = tensors_in(args[:1])
+        done.results = tensors_in(args[:1])  # a collective's first argument has the results
         if self.head:
             self.play(call, done.results)
         else:
@@ -162,7 +162,7 @@ class Tape(dist.ProcessGroup):
 
     def describe(self, op, args):
         """What is called, a checksum of what this rank brings to it, and the line that calls."""
-        tensors = tensors_in(args[1:]) or tensors_in(args)
+        tensors = tensors_in(args[1:]) or tensors_in(args)  # all-reduce has one argument for both
         what = [op, *dict.fromkeys(f"{list(t.shape)} {str(t.dtype)[6:]}" for t in tensors)]
         what += [arg.reduceOp.op.name for arg in args if hasattr(arg, "reduceOp")]
         roots = [arg.rootRank for arg in args if hasattr(arg, "rootRank")]
