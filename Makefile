@@ -1,6 +1,6 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
-# make figures     measure every figure anew, on an idle machine, for the pages: 80 minutes
+# make figures     measure every figure anew, on an idle machine, for the pages: an hour
 # make site        build the site from the pages and the notebooks (Python 3.11)
 # make site-zh     the same, and in zh/ the pages that are translated into Chinese
 # make test        lint and the quick tests: three minutes on two cores

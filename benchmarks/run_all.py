@@ -6,7 +6,7 @@ the block after it is replaced by what it prints; a stage's page gets the lines 
 to the median. Pictures and figures of benchmarks go to benchmarks/results. So the pages show the
 machine they were last run on, and `git diff` shows how yours differs from ours.
 
-    python -m benchmarks.run_all            # make figures does it, and the notebooks: 80 minutes
+    python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
     python -m benchmarks.run_all --only limit accumulation --data ../mnist
     python -m benchmarks.run_all --only stages settings recordings
 """
