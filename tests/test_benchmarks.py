@@ -66,7 +66,6 @@ SHORT = {  # flags with which it takes seconds
     "overlap": "--rounds 2 --batch-size 12",
     "scaling": "--ranks 2 --rounds 2 --steps 2",
     "single_process": "--data {data} --epochs 1",
-    "sweep": "--repeats 1 --steps 1",
     "timeline": "--rounds 2 --steps 2 --batch-size 12 --width 2 --traces traces",
 }
 RESULTS = common.ROOT / "benchmarks/results"

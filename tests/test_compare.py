@@ -139,7 +139,7 @@ def test_records_are_read_without_running(reader, called):
 
 BAD_RECORDS = {
     "text": "not json",
-    "lacks keys": '{"stage": "01_baseline"}',
+    "lacks a key": {key: value for key, value in record().items() if key != "lr"},
     "no history": record(history=[]),
     "no time": record(history=[{"test": [9, 10], "phases": [dict.fromkeys(PHASES, 0)]}]),
     "not numbers": record(history=[{"test": [9, 10], "phases": [dict.fromkeys(PHASES, "1")]}]),
