@@ -176,8 +176,9 @@ def write_player(folder: Path) -> None:
     without a server can load neither modules nor JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     words = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
-    parts = [PLAYER / f"{name}.js" for name in ("words", "lanes", "circle", "player")]
+    parts = [PLAYER / f"{name}.js" for name in ("words", "compare", "lanes", "circle", "player")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in parts)
+    code = re.sub("^export ", "", code, flags=re.MULTILINE)
     script = f'"use strict";\n{as_script(words)}(() => {{\n{code}}})();\n'
     (folder / "player.js").write_text(script, encoding="utf-8")
     shutil.copy(PLAYER / "player.css", folder)
