@@ -182,6 +182,15 @@ def test_a_listing_names_its_page_and_its_lines(site):
         assert f"L-{lines}" in page.ids and f"L-{lines + 1}" not in page.ids
 
 
+def test_the_records_are_listed_with_what_they_say(site):
+    html = (site / "docs/timings/index.html").read_text()
+    records = sorted(ROOT.glob("docs/timings/**/*.json"))
+    assert "one run of a stage" in html and html.count("<tr><td><a ") == len(records) > 0
+    for folder in ("benchmarks/results", "exercises/checks", "exercises/solutions"):
+        listed = (site / folder / "index.html").read_text()
+        assert re.search(r'<p>[A-Z][^<]+ Explained in <a href="[^"]+README.html">', listed), folder
+
+
 def test_code_begins_at_the_left(site):
     for name in ("03_ddp_spawn/README", "05_multinode/README", "docs/adapt"):
         html = pages_in(site)[name].path.read_text()
