@@ -163,7 +163,7 @@ class Player {
     const text = events[at - 1]?.text ?? say("beginning");
     const count = say("status", { at, count: events.length });
     this.when = html("span", { class: "when" });
-    this.status.replaceChildren(`${count}`, this.when, `: ${text}`);
+    this.status.replaceChildren(count, this.when, (LANGUAGE ? "：" : ": ") + text);
     this.scrub.value = at;
     this.scrub.setAttribute("aria-valuetext", this.status.textContent);
     this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
