@@ -51,7 +51,7 @@ lint: .venv/maintainer
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
-	$(BIN)/oxlint --quiet docs
+	$(BIN)/oxlint --deny-warnings docs
 	$(BIN)/shellcheck .ci/run 05_multinode/launch/*.sh 05_multinode/launch/*.sbatch
 
 test: lint

@@ -29,6 +29,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 from torchvision import datasets
@@ -38,6 +39,9 @@ from tools.records import PHASES, SETTINGS, STAGES, fail
 
 ROOT = Path(__file__).resolve().parent
 DRAWN = Path("data", "drawn")  # where digits are drawn if MNIST cannot be had
+GRAY = "#757b83"  # as easy to read on white as on the black of a page in dark mode
+INK = {f"{part}.color": GRAY for part in ("text", "xtick", "ytick")}
+INK |= {f"axes.{part}": GRAY for part in ("labelcolor", "edgecolor")}
 
 
 def main():
@@ -289,19 +293,20 @@ def compare_pairs(*paths):
     return 0
 
 
+@rc_context(INK)
 def draw(rows, path):
     """One bar per row: the phases of a step, and beside it the images per second."""
     figure = Figure(figsize=(10, 1.5 + 0.4 * len(rows)), layout="constrained")
     axes, places, ends = figure.subplots(), range(len(rows)), [0.0] * len(rows)
     for phase, color in PHASES.items():
         widths = [median(records.phases_of(row)[phase]) for row in rows.values()]
-        axes.barh(places, widths, 0.7, ends, color=color, label=phase)
+        axes.barh(places, widths, 0.6, ends, color=color, label=phase)
         ends = [end + width for end, width in zip(ends, widths)]
     speeds = [f" {median(map(records.speed, row)):,.0f} images/s" for row in rows.values()]
     for place, row in zip(places, rows.values()):  # from the quickest to the slowest repeat
         steps = [median(records.phases_of([record])["step"]) for record in row]
-        axes.plot((min(steps), max(steps)), (place, place), "k|-", linewidth=1, markersize=6)
-        ends[place] = max(ends[place], *steps)
+        below = (place + 0.4, place + 0.4)  # no gray is easy to read on every colour of a bar
+        axes.plot((min(steps), max(steps)), below, "|-", color=GRAY, linewidth=1, markersize=6)
         axes.annotate(speeds[place], (ends[place], place), va="center")
     labels = [records.label(rows, row[0]) for row in rows.values()]
     axes.set_yticks(places, labels, parse_math=False)  # a $ in a name is a $
@@ -309,13 +314,13 @@ def draw(rows, path):
     axes.set_xlim(right=1.2 * max(ends))  # room for the text
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PHASES), frameon=False)
-    style = dict(ha="left", fontsize=8, color="#555555", parse_math=False)
+    style = dict(ha="left", fontsize=8, parse_math=False)
     figure.supxlabel(records.about(rows), x=0.01, **style)
     with io.BytesIO() as png, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the font lacks a letter
-        figure.savefig(png, dpi=200, facecolor="white")
+        figure.savefig(png, dpi=200, transparent=True)  # for light pages and dark ones
         with io.BytesIO() as small:  # few colours: a third of the bytes
-            Image.open(png).convert("RGB").quantize(64).save(small, "png", optimize=True)
+            Image.open(png).quantize(128).save(small, "png", optimize=True)
             save(path, small.getvalue())
     print(f"\npicture: {path}")
 

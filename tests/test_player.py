@@ -24,6 +24,8 @@ PAGE = """<!doctype html>
 <p style="height: 2000px">below</p><script src="site/player.js" defer></script></body></html>"""
 TABLE = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
 WORDS, STORIES = TABLE["words"], TABLE["stories"]
+PAIRS = TABLE["pairs"]
+NAMES = sorted(path.stem for path in PLAYER.glob("recordings/*.json"))
 ONE, THREE = (f"step-ranks-2-channels-1-bucket-cap-mb-{cap}" for cap in ("25", "0.01"))
 RING, DIES = "all-reduce-ring-ranks-4", "failure-a-rank-dies-ranks-4"
 
@@ -199,7 +201,7 @@ def test_an_all_reduce_ends_with_all_chunks_on_all_ranks(browser, site):
 
 
 @NEEDS_BROWSER
-@pytest.mark.parametrize("name", sorted(path.stem for path in PLAYER.glob("recordings/*.json")))
+@pytest.mark.parametrize("name", [*NAMES, *PAIRS])
 def test_every_recording_plays_on_a_telephone(browser, folder, name):
     browser.open(f"{folder.as_uri()}/index.html#recording={name}&step=99999", width=420)
     number, last = browser.step()
@@ -343,16 +345,79 @@ def test_waiting_and_sending_have_two_colours(browser, folder):
     assert "waits for a slower rank" in legend and "only waits for the all-reduce" in legend
 
 
+# ---------------------------------------------------------------- two over one another
+
+
+def bars(browser, what):
+    """The bars of a lane's kind, from top to bottom: [left, right, top]"""
+    code = """return [...document.querySelectorAll('.lanes rect')]
+        .filter((bar) => bar.getAttribute('style')?.includes(arguments[0] + ')'))
+        .map((bar) => bar.getBoundingClientRect())
+        .map(({left, right, top}) => [left, right, top])"""
+    return sorted(browser.script(code, what), key=lambda bar: (bar[2], bar[0]))
+
+
+@NEEDS_BROWSER
+def test_one_bucket_over_three(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html#recording=compare-buckets&step=0")
+    late = []
+    for name in PAIRS["compare-buckets"]:
+        rank = read(name)["ranks"][0]
+        last = max(mark["at"] for mark in rank["marks"])
+        late.append(sum(of["bytes"] for of in rank["buckets"] if of["arrived"] > last))
+    assert late == [116136, 1920]
+    assert browser.text(".conclusion") == (
+        "When the last gradient is ready, 116,136 bytes are still to be averaged with one bucket "
+        "(cap 25), 1,920 with three (cap 0.01)."
+    )
+    (left, right, _), (small_left, small_right, _) = bars(browser, "#player-exposed")
+    assert left == small_left and right - left > 20 * (small_right - small_left)
+    backward = bars(browser, "--backward")
+    assert backward[0][:2] == backward[1][:2], "on one axis"
+    sent = bars(browser, "--all-reduce")
+    assert len(sent) == 4 and all(one[0] < left for one in sent[1:3]), "beside backward"
+    assert "widths are no times" in browser.text(".about")
+
+
+@NEEDS_BROWSER
+def test_the_ring_over_the_naive_way(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html#recording=compare-all-reduces&step=0")
+    assert "1.50 times the vector in the ring" in browser.text(".conclusion")
+    assert "6.00 times through rank 0" in browser.text(".conclusion")
+    sends = bars(browser, "--send")
+    ring, naive = sends[:24], sends[24:]
+    left = min(bar[0] for bar in sends)
+    assert len({bar[2] for bar in ring}) == 4 and len(naive) == 6
+    ends = [max(bar[1] for bar in bars) - left for bars in (ring, naive)]
+    assert abs(ends[1] / ends[0] - 4) < 0.05
+    receives = bars(browser, "--receive")
+    turns = sorted(bar[:2] for bar in naive)
+    assert all(one[1] <= other[0] + 1 for one, other in zip(turns, turns[1:])), "in turn"
+    assert len(receives) == 6
+    browser.script("arguments[0].focus()", browser.find(".stage"))
+    browser.press(Keys.END)
+    assert "has finished" in browser.status
+
+
+@NEEDS_BROWSER
+def test_a_focus_ring_is_not_cut_off(browser, folder):
+    browser.open(f"{folder.as_uri()}/index.html")
+    browser.find(".menu").send_keys(Keys.TAB)  # a key: else the browser draws no ring
+    browser.script("arguments[0].focus()", browser.find(".stage"))
+    offset = "return getComputedStyle(document.activeElement).outlineOffset"
+    assert browser.script(offset) == "-3px", "below the stage the deck would cover it"
+
+
 # ---------------------------------------------------------------- two languages
 
 
 @NEEDS_BROWSER
-@pytest.mark.parametrize("name", [ONE, RING, DIES])
+@pytest.mark.parametrize("name", [ONE, RING, DIES, *PAIRS])
 def test_on_a_chinese_page_it_speaks_chinese(browser, folder, name):
     browser.open(f"{folder.as_uri()}/zh.html#recording={name}&step=9")
     for part in (".tale", ".next", ".status", ".conclusion", ".legend", ".about"):
         assert re.search("[\u4e00-\u9fff]", browser.text(part)), part
-    frame = next(frame for frame in STORIES[read(name)["kind"]] if frame[0] == name)
+    frame = next(frame for story in STORIES.values() for frame in story if frame[0] == name)
     browser.follow(f"recording={name}&step={quote(frame[1] or '0')}")
     browser.until(lambda: browser.text(".tale") == frame[3])
 

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+import yaml
 from conftest import NEEDS_BROWSER, ROOT, files, served
 from filelock import FileLock
 
@@ -122,6 +123,7 @@ def test_each_link_leads_to_a_page_and_a_place_on_it(site):
 
 def dead_links(site):
     pages, dead = pages_in(site), []
+    pairs = yaml.safe_load(read("docs/player/words.yml"))["pairs"]
     for name, page in pages.items():
         for link in page.links + page.parts:
             if urlsplit(link).scheme or outside(link):
@@ -133,7 +135,7 @@ def dead_links(site):
             elif fragment.startswith("recording="):  # a moment in the player
                 name = parse_qs(fragment)["recording"][0]
                 recorded = ROOT / f"docs/player/recordings/{name}.json"
-                dead += [] if recorded.exists() else [f"{name}: {link}"]
+                dead += [] if recorded.exists() or name in pairs else [f"{name}: {link}"]
             elif fragment and target.suffix == ".html":
                 to = pages[target.relative_to(site.resolve()).as_posix()[:-5]]
                 dead += [] if fragment in to.ids else [f"{name}: {link}"]
@@ -178,6 +180,15 @@ def test_a_listing_names_its_page_and_its_lines(site):
         )
         lines = len(read(f"{name}.py").splitlines())
         assert f"L-{lines}" in page.ids and f"L-{lines + 1}" not in page.ids
+
+
+def test_the_records_are_listed_with_what_they_say(site):
+    html = (site / "docs/timings/index.html").read_text()
+    records = sorted(ROOT.glob("docs/timings/**/*.json"))
+    assert "one run of a stage" in html and html.count("<tr><td><a ") == len(records) > 0
+    for folder in ("benchmarks/results", "exercises/checks", "exercises/solutions"):
+        listed = (site / folder / "index.html").read_text()
+        assert re.search(r'<p>[A-Z][^<]+ Explained in <a href="[^"]+README.html">', listed), folder
 
 
 def test_code_begins_at_the_left(site):

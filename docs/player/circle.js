@@ -1,7 +1,7 @@
 const SQUARE = 18; // pixels
 
 /** The picture of an all-reduce: what each of two or four ranks holds, and their messages. */
-class Circle {
+export class Circle {
   constructor(recording, events) {
     Object.assign(this, { recording, events, chunks: recording.chunks.length });
     this.svg = svg("svg", { "aria-hidden": "true", class: "picture circle" });
@@ -10,10 +10,6 @@ class Circle {
 
   legend() {
     return [say(this.chunks > 1 ? "circle-chunks" : "circle-vector", { last: this.chunks - 1 })];
-  }
-
-  notes() {
-    return [];
   }
 
   layout(pixels) {
@@ -59,7 +55,7 @@ class Circle {
     const group = svg(
       "g",
       {},
-      svg("rect", { x: left, y: top, width, height, rx: 6, class: "box" }),
+      rect(left, top, width, height, { rx: 6, class: "box" }),
       chip(left + 8, top + 7, rank),
       svg("text", { x: left + 24, y: top + 17, class: "rank" }, say("rank", { rank })),
       doing,
@@ -70,37 +66,18 @@ class Circle {
   }
 
   chunkRow(chunk, x, y) {
-    const slots = this.ranks.map((of) =>
-      svg(
-        "g",
-        { class: "slot", style: `--fill: var(--rank-${of}); --text: var(--on-rank-${of})` },
-        svg("rect", {
-          x: x + of * SQUARE + 1,
-          y: y + 1,
-          width: SQUARE - 2,
-          height: SQUARE - 2,
-          rx: 2,
-        }),
-        svg(
-          "text",
-          { x: x + (of + 0.5) * SQUARE, y: y + 0.76 * SQUARE, "font-size": 0.76 * SQUARE },
-          of,
-        ),
-      ),
-    );
-    const frame = svg("rect", {
-      x: x - 1,
-      y: y - 1,
-      width: slots.length * SQUARE + 2,
-      height: SQUARE + 2,
-      rx: 3,
-      class: "frame",
+    const slots = this.ranks.map((of) => {
+      const style = `--fill: var(--rank-${of}); --text: var(--on-rank-${of})`;
+      const square = rect(x + of * SQUARE + 1, y + 1, SQUARE - 2, SQUARE - 2, { rx: 2 });
+      const size = 0.76 * SQUARE;
+      const place = { x: x + (of + 0.5) * SQUARE, y: y + size, "font-size": size };
+      return svg("g", { class: "slot", style }, square, svg("text", place, of));
     });
-    const name =
-      this.chunks > 1
-        ? [svg("text", { x: x - 5, y: y + 0.74 * SQUARE, class: "quiet end" }, `c${chunk}`)]
-        : [];
-    return { frame, slots, group: svg("g", {}, ...name, frame, ...slots) };
+    const width = slots.length * SQUARE + 2;
+    const frame = rect(x - 1, y - 1, width, SQUARE + 2, { rx: 3, class: "frame" });
+    const place = { x: x - 5, y: y + 0.74 * SQUARE, class: "quiet end" };
+    const name = svg("text", place, this.chunks > 1 ? `c${chunk}` : "");
+    return { frame, slots, group: svg("g", {}, name, frame, ...slots) };
   }
 
   /** The way from one rank's box to another's, as points, and what is drawn on it. */
@@ -109,37 +86,23 @@ class Circle {
     const [dx, dy] = [b.x - a.x, b.y - a.y];
     const part = 20 / Math.hypot(dx, dy);
     const aside = { x: -dy * part, y: dx * part }; // to its right: there and back do not coincide
+    const [wide, high] = [this.box.width / 2 + 4, this.box.height / 2 + 4];
     const free = ({ x, y }) =>
-      [a, b].every(
-        (box) =>
-          Math.abs(x - box.x) > this.box.width / 2 + 4 ||
-          Math.abs(y - box.y) > this.box.height / 2 + 4,
-      );
+      [a, b].every((box) => Math.abs(x - box.x) > wide || Math.abs(y - box.y) > high);
     const points = range(121)
       .map((i) => ({ x: a.x + aside.x + (dx * i) / 120, y: a.y + aside.y + (dy * i) / 120 }))
       .filter(free);
-    const [start, middle, end] = [0, 0.5, 1].map(
-      (t) => points[Math.round(t * (points.length - 1))],
-    );
+    const at = (part) => points[Math.round(part * (points.length - 1))];
+    const [start, middle, end] = [0, 0.5, 1].map(at);
+    const line = svg("path", { d: `M${start.x} ${start.y}L${end.x} ${end.y}`, class: "line" });
     const turn = `rotate(${(Math.atan2(dy, dx) * 180) / Math.PI})`;
-    const group = svg(
-      "g",
-      { class: "arrow" },
-      svg("path", { d: `M${start.x} ${start.y}L${end.x} ${end.y}`, class: "line" }),
-      svg("path", {
-        d: "M0 0L-10 -5V5Z",
-        class: "head",
-        transform: `translate(${end.x} ${end.y}) ${turn}`,
-      }),
-    );
+    const transform = `translate(${end.x} ${end.y}) ${turn}`;
+    const head = svg("path", { d: "M0 0L-10 -5V5Z", class: "head", transform });
+    const group = svg("g", { class: "arrow" }, line, head);
     const words = [svg("text", { y: -3 }), svg("text", { y: 11 })];
     const dot = svg("circle", { r: 5 });
-    const label = svg(
-      "g",
-      { transform: `translate(${middle.x + aside.x} ${middle.y + aside.y})` },
-      svg("rect", { x: -36, y: -16, width: 72, height: 31, rx: 8 }),
-      ...words,
-    );
+    const place = { transform: `translate(${middle.x + aside.x} ${middle.y + aside.y})` };
+    const label = svg("g", place, rect(-36, -16, 72, 31, { rx: 8 }), ...words);
     return { points, words, pill: svg("g", { class: "pill" }, dot, label), dot, group };
   }
 
@@ -188,10 +151,8 @@ class Circle {
       for (const [chunk, { frame, slots }] of box.rows.entries()) {
         const held = contents[rank][chunk];
         slots.forEach((slot, of) => slot.classList.toggle("on", held[of] > 0));
-        frame.classList.toggle(
-          "whole",
-          held.every((times) => times > 0),
-        );
+        const whole = held.every((times) => times > 0);
+        frame.classList.toggle("whole", whole);
         frame.classList.toggle("changed", arrived.to === rank && arrived.chunk === chunk);
       }
     }

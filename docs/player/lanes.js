@@ -1,19 +1,18 @@
 /* What a lane shows is told by a label, and where nothing is computed by a pattern, whose stripes
    have this angle. */
 const PATTERNS = { exposed: 45, waits: 45, wait: 45, slow: 0, error: 90, gone: 135 };
-const KEYS = [
-  ...["data", "forward", "backward", "gradient", "waits", "all-reduce", "exposed", "optimizer"],
-  ...["compute", "wait", "slow", "error", "gone"], // of failures
-];
+const STEP = "data forward backward gradient waits all-reduce exposed optimizer";
+const KEYS = `${STEP} send receive compute wait slow error gone`.split(" ");
 
-/** The picture of a step or a failure: time goes to the right, a lane per rank and per bucket.
+/** The picture of a step, a failure or a comparison: a lane per rank and per bucket.
 
     All of it is drawn once; what comes after the present moment is behind a pale cover. */
-class Lanes {
+export class Lanes {
   constructor(recording, events) {
     Object.assign(this, { recording, events, end: recording.end, timed: timed(recording) });
     this.svg = svg("svg", { "aria-hidden": "true", class: "picture lanes" });
     this.rows = recording.ranks.flatMap((rank) => this.rowsOf(rank));
+    this.gradients = events.filter((event) => event.what === "gradient");
   }
 
   rowsOf({ rank, spans, buckets = [] }) {
@@ -41,12 +40,12 @@ class Lanes {
   legend() {
     const bars = this.rows.flatMap((row) => row.bars).filter((bar) => bar.to > bar.from);
     const used = new Set(bars.map((bar) => bar.what));
-    if (this.recording.kind === "step") used.add("gradient");
+    if (this.gradients.length) used.add("gradient");
     return KEYS.filter((what) => used.has(what)).map((what) => {
       const sample =
         what === "gradient"
           ? svg("path", { d: "M11 0V14", class: "tick" })
-          : svg("rect", { width: 22, height: 14, rx: 2, style: this.fill(what) });
+          : rect(0, 0, 22, 14, { rx: 2, style: this.fill(what) });
       const picture = svg("svg", { width: 22, height: 14, "aria-hidden": "true" }, sample);
       return html("span", {}, picture, ` ${say(`key-${what}`)}`);
     });
@@ -58,14 +57,11 @@ class Lanes {
 
   patterns() {
     return Object.entries(PATTERNS).map(([what, angle]) => {
-      const size = { width: 7, height: 7 };
-      const place = { patternUnits: "userSpaceOnUse", patternTransform: `rotate(${angle})` };
-      return svg(
-        "pattern",
-        { id: `player-${what}`, ...size, ...place },
-        svg("rect", { ...size, style: `fill: var(--${what})` }),
-        svg("rect", { width: 2.5, height: 7, style: `fill: var(--${what}-stripe)` }),
-      );
+      const size = { width: 7, height: 7, patternUnits: "userSpaceOnUse" };
+      const look = { id: `player-${what}`, patternTransform: `rotate(${angle})` };
+      const paper = rect(0, 0, 7, 7, { style: `fill: var(--${what})` });
+      const stripe = rect(0, 0, 2.5, 7, { style: `fill: var(--${what}-stripe)` });
+      return svg("pattern", { ...size, ...look }, paper, stripe);
     });
   }
 
@@ -76,11 +72,12 @@ class Lanes {
   /** Draw everything anew, for a picture of this many pixels. */
   layout(pixels) {
     const narrow = pixels < 560; // then labels stand above the lanes
-    this.left = narrow ? 2 : this.recording.kind === "step" ? 156 : 84;
+    const flags = this.recording.kind === "failure"; // they stand there, too
+    this.left = narrow ? 2 : flags ? 84 : 156;
     this.width = pixels - this.left - 8;
     this.height = 4;
-    const labels = this.rows.flatMap((row, i) => this.label(row, i, narrow));
-    this.cover = svg("rect", { class: "cover", height: this.height });
+    const labels = this.rows.flatMap((row, i) => this.label(row, i, narrow, flags));
+    this.cover = rect(0, 0, 0, this.height, { class: "cover" });
     this.now = svg("path", { class: "now" });
     this.ring = svg("circle", { r: 8, class: "ring" });
     this.svg.replaceChildren(
@@ -88,7 +85,6 @@ class Lanes {
       this.axis(),
       ...this.rows.flatMap((row) => row.bars.flatMap((bar) => this.bar(row, bar))),
       ...this.ticks(),
-      ...this.exposed(),
       ...this.flags(),
       this.cover,
       ...labels,
@@ -99,57 +95,34 @@ class Lanes {
   }
 
   /** Gives a row its place below the one before, and its label. */
-  label(row, i, narrow) {
-    if (row.begins) this.height += (i ? 6 : 0) + (narrow ? 8 : 16);
-    const above = this.recording.kind === "failure" ? 26 : 5; // there flags stand between
+  label(row, i, narrow, flags) {
+    const gap = i && (parseInt(row.rank, 10) ? 6 : 18); // above the second of two recordings
+    if (row.begins) this.height += gap + (narrow ? 8 : flags ? 16 : 0);
+    const above = flags ? 26 : 5;
     if (narrow) this.height += above + 13;
     row.y = this.height;
     this.height += row.height + 4;
     const y = row.y + (narrow ? -above : row.height / 2 + 4);
-    row.words = svg(
-      "text",
-      { x: row.begins ? 18 : 2, y, class: row.begins ? "rank" : "quiet" },
-      row.label,
-    );
+    const place = { x: row.begins ? 18 : 2, y, class: row.begins ? "rank" : "quiet" };
+    row.words = svg("text", place, row.label);
     return row.begins ? [chip(2, y - 10, row.rank), row.words] : [row.words];
   }
 
-  bar(row, { what, from, to }) {
+  bar(row, { what, from, to, word }) {
     if (to <= from) return [];
     const [x, width] = [this.x(from), Math.max(1.5, this.x(to) - this.x(from))];
-    const box = svg("rect", {
-      x,
-      y: row.y,
-      width,
-      height: row.height,
-      rx: 2,
-      style: this.fill(what),
-    });
-    if (what === "exposed" || what === "waits") return [box];
-    const name = say(`bar-${what}`);
+    const box = rect(x, row.y, width, row.height, { rx: 2, style: this.fill(what) });
+    const name = word ?? say(`bar-${what}`);
     const words = row.begins && this.timed ? [`${name} ${clock(to - from, this.end, 2)}`] : [];
-    const word = [...words, name].find((text) => (LANGUAGE ? 12 : 6.5) * text.length + 8 < width);
-    if (!word) return [box];
-    const place = {
-      x: x + width / 2,
-      y: row.y + row.height / 2 + 4,
+    const fits = (text) => (LANGUAGE ? 12 : 6.5) * text.length + 8 < width;
+    const inside = [...words, name].find(fits);
+    if (!inside) return [box];
+    const look = {
+      class: `inside ${what in PATTERNS ? "striped" : ""}`,
       style: `fill: var(--on-${what}); stroke: var(--${what})`,
     };
-    return [
-      box,
-      svg("text", { ...place, class: `inside ${what in PATTERNS ? "striped" : ""}` }, word),
-    ];
-  }
-
-  /** The word above the lane, where it finds room in any picture, and how long it was. */
-  exposed() {
-    return this.recording.ranks.flatMap(({ rank, spans }) => {
-      const span = spans.find(({ what }) => what === "exposed");
-      if (!span) return [];
-      const x = Math.min(this.left + this.width, Math.max(this.x(span.to), this.x(span.from) + 60));
-      const long = this.timed ? ` ${clock(span.to - span.from, this.end, 2)}` : "";
-      return svg("text", { x, y: this.row(`${rank}`).y - 5, class: "end" }, say("exposed") + long);
-    });
+    const place = { x: x + width / 2, y: row.y + row.height / 2 + 4 };
+    return [box, svg("text", { ...place, ...look }, inside)];
   }
 
   /** A numbered flag for each message, death or exit. */
@@ -172,8 +145,7 @@ class Lanes {
 
   /** A line for each gradient, in the row of its bucket. */
   ticks() {
-    const gradients = this.events.filter((event) => event.what === "gradient");
-    return gradients.map(({ row, at }) => {
+    return this.gradients.map(({ row, at }) => {
       const { y, height } = this.row(row);
       return svg("path", { d: `M${this.x(at)} ${y - 1}v${height + 2}`, class: "tick" });
     });
@@ -185,8 +157,9 @@ class Lanes {
 
   axis() {
     if (!this.timed) {
+      const { of = "time" } = this.recording;
       const place = { x: this.left + this.width, y: this.height + 18, class: "quiet end" };
-      return svg("text", place, say("time-axis"));
+      return svg("text", place, say(`axis-${of}`));
     }
     const rough = (this.end / this.width) * 90; // a number every 90 pixels or so
     const power = 10 ** Math.floor(Math.log10(rough));
@@ -198,23 +171,19 @@ class Lanes {
       ...range(Math.floor(this.end / every) + 1).flatMap((i) => {
         const x = this.x(i * every);
         const anchor = i === 0 ? "start" : x > this.left + this.width - 24 ? "end" : "middle";
+        const place = { x, y: this.height + 18, "text-anchor": anchor };
         return [
           svg("path", { d: `M${x} 0V${this.height + 4}` }),
-          svg(
-            "text",
-            { x, y: this.height + 18, "text-anchor": anchor },
-            clock(i * every, this.end, digits),
-          ),
+          svg("text", place, clock(i * every, this.end, digits)),
         ];
       }),
     );
   }
 
   draw(step, now) {
-    const labels = Object.fromEntries(this.rows.map((row) => [row.key, row.label]));
-    for (const event of this.events.slice(0, step))
-      if (event.label) labels[event.row] = event.label;
-    for (const row of this.rows) row.words.textContent = labels[row.key];
+    const past = this.events.slice(0, step).filter(({ label }) => label);
+    for (const { key, label, words } of this.rows)
+      words.textContent = past.findLast(({ row }) => row === key)?.label ?? label;
     this.cover.setAttribute("visibility", step || now ? "visible" : "hidden"); // at rest: in colour
     this.cover.setAttribute("x", this.x(now) + 1);
     this.cover.setAttribute("width", this.left + this.width + 8 - this.x(now));
@@ -249,13 +218,7 @@ function waitThenSend({ from, to }, buckets) {
   ];
 }
 
-const chip = (x, y, rank) =>
-  svg("rect", {
-    x,
-    y,
-    width: 11,
-    height: 11,
-    rx: 2,
-    class: "chip",
-    style: `fill: var(--rank-${rank})`,
-  });
+export function chip(x, y, rank) {
+  const style = `fill: var(--rank-${parseInt(rank, 10)})`;
+  return rect(x, y, 11, 11, { rx: 2, class: "chip", style });
+}

@@ -6,7 +6,7 @@
    docs/player/recordings/. tools/record.py makes these, recording.schema.json describes them. */
 
 const SCRIPT = document.currentScript.src;
-const KINDS = ["step", "all_reduce", "failure"];
+const KINDS = ["step", "all_reduce", "compare", "failure"];
 
 const icon = (d) => `<svg viewBox="0 0 16 16" aria-hidden="true"><path d="${d}"/></svg>`;
 const PLAY = icon("M3 1V15L15 8Z");
@@ -115,14 +115,15 @@ class Player {
     if (!recording) return;
     const events = eventsOf(recording);
     Object.assign(this, { name, recording, events, times: playTimes(recording, events) });
-    this.story = window.stories[recording.kind];
+    const has = (story) => story.some((frame) => frame[0] === name);
+    this.story = Object.values(window.stories).find(has) ?? [];
     this.picture = new (recording.kind === "all_reduce" ? Circle : Lanes)(recording, events);
     this.menu.value = name;
     this.legend.replaceChildren(...this.picture.legend());
     this.stage.replaceChildren(this.picture.svg);
     this.stage.setAttribute("aria-label", say("stage", { title: titleOf(recording) }));
     this.conclusion.textContent = conclusion(recording);
-    this.notes.replaceChildren(...this.picture.notes());
+    this.notes.replaceChildren(...(this.picture.notes?.() ?? []));
     this.about.replaceChildren(...aboutOf(recording));
     this.scrub.max = events.length;
     this.list.replaceChildren();
@@ -162,7 +163,7 @@ class Player {
     const text = events[at - 1]?.text ?? say("beginning");
     const count = say("status", { at, count: events.length });
     this.when = html("span", { class: "when" });
-    this.status.replaceChildren(`${count}`, this.when, `: ${text}`);
+    this.status.replaceChildren(count, this.when, (LANGUAGE ? "：" : ": ") + text);
     this.scrub.value = at;
     this.scrub.setAttribute("aria-valuetext", this.status.textContent);
     this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
@@ -277,20 +278,10 @@ class Player {
 
   key(event) {
     const { key, target } = event;
-    const keys = {
-      ArrowLeft: this.at - 1,
-      ArrowRight: this.at + 1,
-      Home: 0,
-      End: this.events.length,
-    };
-    if (
-      event.ctrlKey ||
-      event.altKey ||
-      event.metaKey ||
-      target.matches("select") ||
-      !(key in keys || key === " ")
-    )
-      return;
+    const { at, events } = this;
+    const keys = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: events.length, " ": at };
+    const held = event.ctrlKey || event.altKey || event.metaKey;
+    if (held || target.matches("select") || !(key in keys)) return;
     event.stopPropagation(); // themes turn pages with the arrow keys
     if (key === " " && target.closest("button, summary, a")) return;
     event.preventDefault();
@@ -329,27 +320,15 @@ class Player {
   }
 }
 
-/** Seconds after which each event comes when the recording is played at speed 1.
-
-    Steps and failures are played in proportion to their time. Messages of an all-reduce come in
-    bursts that nobody could follow: there every event takes the same time. */
-function playTimes({ kind, end }, events) {
-  if (kind !== "all_reduce") return events.map((event) => (16 * event.at) / end);
-  return events.map((_, i) => (i + 1) * Math.min(0.6, 50 / events.length));
-}
-
-function aboutOf(recording) {
-  const { about } = recording;
-  const times = timed(recording) ? "" : `${say("no-times", about)} `;
-  return [times + say("about", about), html("code", {}, about.command), "."];
-}
-
 // ---------------------------------------------------------------- the page
 
 function start(root) {
   try {
-    if (!window.recordings) throw new Error(say("not-loaded"));
-    new Player(root, window.recordings);
+    const { recordings, pairs } = window;
+    if (!recordings) throw new Error(say("not-loaded"));
+    for (const [name, both] of Object.entries(pairs))
+      recordings[name] = compared(name, both.map((one) => recordings[one]));
+    new Player(root, recordings);
   } catch (error) {
     root.replaceChildren(html("p", { class: "failed", role: "alert" }, error.message));
   }

@@ -1,8 +1,8 @@
 /* What happens in a recording, in words: a list of events.
 
-   hooks.py joins words.js, lanes.js, circle.js and player.js into one script: a page that is opened as a
-   file cannot load modules. All words are in words.yml; hooks.py puts them before the scripts, as window.words and
-   window.stories. */
+   A page that is opened as a file cannot load modules: hooks.py joins words.js, compare.js, lanes.js,
+   circle.js and player.js into one script. "export" marks what a later one of them uses. All words are
+   in words.yml; hooks.py puts them before the scripts, as window.words, .pairs and .stories. */
 
 // ---------------------------------------------------------------- helpers
 
@@ -19,8 +19,9 @@ function maker(namespace) {
   };
 }
 
-const html = maker("http://www.w3.org/1999/xhtml");
-const svg = maker("http://www.w3.org/2000/svg");
+export const html = maker("http://www.w3.org/1999/xhtml");
+export const svg = maker("http://www.w3.org/2000/svg");
+export const rect = (x, y, width, height, more) => svg("rect", { x, y, width, height, ...more });
 
 const figure = (count) => count.toLocaleString("en-US");
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
@@ -39,14 +40,15 @@ function say(key, values = {}, language = LANGUAGE) {
 }
 
 /** Microseconds as text, in the unit that suits a recording of this length. */
-function clock(microseconds, end, digits = 3) {
+export function clock(microseconds, end, digits = 3) {
   const [divisor, unit] = end < 1e6 ? [1e3, "ms"] : [1e6, "s"];
   return `${(microseconds / divisor).toFixed(digits)} ${unit}`;
 }
 
 /** May its times be shown? Ranks that share cores show an order, and no durations. Failures are
     about timeouts and waits of tenths of a second. */
-function timed({ kind, about, ranks }) {
+export function timed({ kind, about, ranks }) {
+  if (kind === "compare") return false; // its axis is no time
   return kind === "failure" || parseInt(about.machine, 10) >= 2 * ranks.length;
 }
 
@@ -60,7 +62,8 @@ function whose(contents) {
   };
 }
 
-function titleOf({ kind, title, choices }) {
+export function titleOf({ kind, name, title, choices }) {
+  if (kind === "compare") return say(name);
   const values = { ...choices, title };
   for (const name of ["way", "case"]) if (name in values) values[name] = say(values[name]);
   return say(`title-${kind}`, values);
@@ -71,10 +74,10 @@ function titleOf({ kind, title, choices }) {
 /* An event is {at, what, text, english, row}, and what its picture needs besides. Step k of a player
    is the state after the first k events. ORDER is for events of the same microsecond. */
 const ORDER = { arrived: 0, received: 0, gradient: 1, left: 2, mark: 2, sent: 2, span: 3 };
-const EVENTS = { step: stepEvents, all_reduce: allReduceEvents, failure: failureEvents };
+const EVENTS = { all_reduce: allReduceEvents, failure: failureEvents };
 
-function eventsOf(recording) {
-  const events = EVENTS[recording.kind](recording);
+export function eventsOf(recording) {
+  const events = (EVENTS[recording.kind] ?? stepEvents)(recording);
   return events.sort((a, b) => a.at - b.at || ORDER[a.what] - ORDER[b.what]);
 }
 
@@ -141,10 +144,19 @@ function failureEvents({ ranks }) {
   return [...ranks.flatMap(spanEvents), ...marks];
 }
 
+/** Seconds after which each event comes when the recording is played at speed 1.
+
+    Steps and failures are played in proportion to their time. Messages of an all-reduce come in
+    bursts that nobody could follow: there every event takes the same time. */
+export function playTimes({ kind, end }, events) {
+  if (kind !== "all_reduce") return events.map((event) => (16 * event.at) / end);
+  return events.map((_, i) => (i + 1) * Math.min(0.6, 50 / events.length));
+}
+
 // ---------------------------------------------------------------- conclusions
 
 /** One line: what to conclude from a recording. */
-function conclusion(recording) {
+export function conclusion(recording) {
   const { kind, ranks, choices } = recording;
   if (kind === "step") {
     const [{ spans, buckets }] = ranks;
@@ -153,6 +165,7 @@ function conclusion(recording) {
     return say(hidden ? "conclude-many" : "conclude-one", { count: buckets.length, hidden });
   }
   if (kind === "all_reduce") return bytesSent(recording);
+  if (kind === "compare") return say(`conclude-${recording.name}`, recording.values);
   const lengths = (what, of) =>
     of.flatMap(({ spans }) =>
       spans.filter((span) => span.what === what).map(({ from, to }) => (to - from) / 1e6),
@@ -175,4 +188,11 @@ function bytesSent({ messages, ranks, elements }) {
   const values = { rank: sent.indexOf(most), most: figure(most), times: times(most) };
   const equal = sent.every((bytes) => bytes === most);
   return say(equal ? "conclude-equal" : "conclude-most", { ...values, all: times(sum(sent)) });
+}
+
+/** Below a player: why there are no times, and how the recording was made. */
+export function aboutOf(recording) {
+  const { about, of } = recording;
+  const why = of ? say(`widths-${of}`) : timed(recording) ? "" : say("no-times", about);
+  return [`${why} ${say("about", about)}`, html("code", {}, about.command), "."];
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY_URL = os.environ.get("REPOSITORY_URL", "")
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent.parent)]  # hooks.py, and the tools that it uses
 
 project = "Data-parallel training in PyTorch"
 html_title = project

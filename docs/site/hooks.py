@@ -16,13 +16,26 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.parsers import Parser
 from sphinx.search.en import SearchEnglish
+from tabulate import tabulate
+
+from tools import records
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PLAYER = ROOT / "docs/player"
 NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
 # Folders that pages link to and that have no README.md: the site lists their files.
-FOLDERS = ("benchmarks/results", "docs/timings", "exercises/checks", "exercises/solutions")
+FOLDERS = {  # folder: what is in it, the page about it
+    "benchmarks/results": ("What was measured: records and pictures.", "benchmarks/README"),
+    "docs/timings": (
+        "A record is the JSON file of one run of a stage: its settings and, for each epoch, the"
+        " loss, the accuracy and the seconds of each phase on each rank. Its name has the stage,"
+        " each setting that is not the default, and the devices.",
+        "docs/reading_timings",
+    ),
+    "exercises/checks": ("What check.py looks at, exercise by exercise.", "exercises/README"),
+    "exercises/solutions": ("One way to solve each exercise.", "exercises/README"),
+}
 
 
 def setup(app: Sphinx) -> dict:
@@ -131,13 +144,35 @@ def link_to_folders(app: Sphinx, doctree: nodes.document) -> None:
 def folder_pages(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
     """The lists of files: scripts have a page, all else is copied (add_plain_files)."""
     for folder in FOLDERS if app.config.language == "en" else ():
+        sentence, about = FOLDERS[folder]
+        uri = app.builder.get_relative_uri(f"{folder}/index", about)
+        body = f"<h1>{folder}</h1>\n<p>{sentence} Explained in {link(uri, f'{about}.md')}.</p>\n"
+        names = files_in(folder)
+        if folder == "docs/timings":
+            body += records_table(folder, [name for name in names if name.endswith(".json")])
+            names = [name for name in names if not name.endswith(".json")]
         items = []
-        for name in files_in(folder):
+        for name in names:
             docname = app.env.path2doc(ROOT / folder / name)
             uri = f"{Path(name).stem}.html" if docname in app.env.found_docs else name
-            items.append(f'<li><a href="{html.escape(uri)}">{html.escape(name)}</a></li>')
-        body = f"<h1>{folder}</h1>\n<ul>\n{''.join(items)}\n</ul>"
+            items.append(f"<li>{link(uri, name)}</li>")
+        body += f"<ul>\n{''.join(items)}\n</ul>"
         yield f"{folder}/index", {"title": folder, "body": body}, "page.html"
+
+
+def link(uri: str, words: str) -> str:
+    return f'<a href="{html.escape(uri)}">{html.escape(words)}</a>'
+
+
+def records_table(folder: str, names: list[str]) -> str:
+    """A row for each record: its file, and what came out."""
+    rows = []
+    for name in names:
+        record = records.read_record(ROOT / folder / name)
+        figures = f"{records.speed(record):,.0f}", f"{records.accuracy(record):.2%}"
+        rows.append([link(name, name), *figures])
+    table = tabulate(rows, ["record", "images/s", "accuracy"], "unsafehtml")
+    return table.replace("<table>", '<table class="table">')
 
 
 def files_in(folder: str) -> list[str]:
@@ -176,8 +211,9 @@ def write_player(folder: Path) -> None:
     without a server can load neither modules nor JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     words = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
-    parts = [PLAYER / f"{name}.js" for name in ("words", "lanes", "circle", "player")]
+    parts = [PLAYER / f"{name}.js" for name in ("words", "compare", "lanes", "circle", "player")]
     code = "\n".join(path.read_text(encoding="utf-8") for path in parts)
+    code = re.sub("^export ", "", code, flags=re.MULTILINE)
     script = f'"use strict";\n{as_script(words)}(() => {{\n{code}}})();\n'
     (folder / "player.js").write_text(script, encoding="utf-8")
     shutil.copy(PLAYER / "player.css", folder)
