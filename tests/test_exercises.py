@@ -82,3 +82,12 @@ def test_the_page_lists_all_in_order():
     wanted = [(e.number, e.file.stem[3:], e.kind, e.file.stem, e.title) for e in EXERCISES]
     assert row.findall(text) == wanted and len(wanted) <= 32
     assert len({e.number for e in EXERCISES}) == len(wanted)
+
+
+@pytest.mark.slow
+def test_ranks_that_both_send_first_are_ended_by_the_timeout(reader):
+    """What 18 says of its symptom."""
+    file = ROOT / "exercises/mend/18_both_send_first.py"
+    result = reader.run(f"torchrun --standalone --nproc-per-node 2 {file}")
+    assert result.code == 1 and "rank 0 begins" in result.out and "rank 1 begins" in result.out
+    assert "the mean is" not in result.out and "Timed out waiting 5000ms for send" in result.err
