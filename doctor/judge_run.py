@@ -79,7 +79,7 @@ def leaves_loop(at):
     return None
 
 
-@finds("left-early", "04_ddp_torchrun/README.md", "18")
+@finds("left-early", "04_ddp_torchrun/README.md", "04")
 def judge_left_early(case):
     """A rank that decides by a number of its own leaves the others waiting: reduce it first."""
     if steps_differ(case):

@@ -1,12 +1,4 @@
-"""The exercises: check one on real ranks, list them, get a hint.
-
-python exercises/check.py            # check the next one that is not done
-python exercises/check.py 07         # check one: its number, its name or its path
-python exercises/check.py --watch    # and again whenever the file is saved, then the next one
-python exercises/check.py --hint     # the next of three hints
-python exercises/check.py --list     # all of them, with what is done
-python exercises/check.py --all      # check all
-"""
+"""The exercises: check one on real ranks, list them, get a hint. README.md has the commands."""
 
 import argparse
 import contextlib
@@ -18,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
@@ -54,11 +47,6 @@ class Exercise:
     def diff(self) -> Path:
         """What our solution changes in the file as it is given."""
         return HERE / "solutions" / f"{self.file.stem}.diff"
-
-    @property
-    def solution(self) -> str:
-        """Of a file that is as it was given."""
-        return applied(self.file.read_text(), self.diff.read_text())
 
     @property
     def title(self) -> str:
@@ -104,25 +92,6 @@ def next_open() -> Exercise | None:
     return left[0] if left else None
 
 
-def applied(text: str, diff: str) -> str:
-    """The text after a unified diff, which has to be a diff of this very text."""
-    lines, result, at = text.splitlines(keepends=True), [], 0
-    for line in diff.splitlines(keepends=True)[2:]:  # after the two names
-        mark, rest = line[0], line[1:]
-        if mark == "@":  # @@ -22,2 +22,3 @@
-            start = int(line[4:].split(",")[0]) - 1
-            result += lines[at:start]
-            at = start
-        elif mark == "+":
-            result.append(rest)
-        elif mark not in " -" or lines[at : at + 1] != [rest]:
-            raise ValueError(f"line {at + 1} of the file is not that of the diff: {line!r}")
-        else:
-            result += [rest] * (mark == " ")
-            at += 1
-    return "".join(result + lines[at:])
-
-
 # ---------------------------------------------------------------- one verdict
 
 
@@ -142,11 +111,6 @@ def verdict(exercise: Exercise) -> bool:
     return wrong is None
 
 
-def judge(exercise: Exercise, file: Path) -> str | None:
-    """-> None if the exercise is done, otherwise what still differs, in words."""
-    return judged(exercise, file)[0]
-
-
 def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
     """-> what still differs, or None; and the figures that the ranks have reached, if any."""
     figures = ""
@@ -157,16 +121,24 @@ def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
     except (OSError, ValueError) as error:  # gone, not UTF-8, or a null byte
         return f"Python cannot read {file.name}: {error}", figures
     check = ranks.load(exercise.check)
-    for world_size in check.WORLD_SIZES:
+    sizes = getattr(check, "WORLD_SIZES", (2, 3))
+    for world_size in sizes:
         seen = ranks.run(file, exercise.check, world_size)
-        wrong, values = ranks.failure(seen), [rank.values for rank in seen]
+        wrong = ranks.failure(seen)
         if wrong is None:
-            wrong = check.judge(values)
-            figures = check.figures(values) if hasattr(check, "figures") else ""
+            wrong = of_cases(check, [rank.values for rank in seen])
+            figures = check.figures(*seen[0].values) if hasattr(check, "figures") else ""
         if wrong:
-            first = world_size == check.WORLD_SIZES[0]
-            return wrong if first else f"On {world_size} ranks: {wrong}", figures
+            return wrong if world_size == sizes[0] else f"On {world_size} ranks: {wrong}", figures
     return None, figures
+
+
+def of_cases(check: ModuleType, values: list[list]) -> str | None:
+    """The first case that the check finds wrong in what each rank has returned for it."""
+    for case, seen in zip(getattr(check, "CASES", [()]), zip(*values)):
+        if wrong := check.judge(seen, *case):
+            return getattr(check, "CASE", "").format(*case) + wrong
+    return None
 
 
 def print_learnt(exercise: Exercise) -> None:
@@ -314,9 +286,7 @@ def fingerprint(file: Path) -> str:
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("exercise", nargs="?", help="number, name or path; otherwise the next one")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list all, with what is done")

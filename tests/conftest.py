@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -51,6 +52,17 @@ def files(ending):
     """The repository's files with this ending, without .venv, site/ and the like."""
     found = [*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")]
     return sorted(path for path in found if path.relative_to(ROOT).parts[0] != "site")
+
+
+def solution_of(exercise):
+    """The text of the exercise's file after our diff."""
+    name = exercise.file.relative_to(ROOT)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        file.parent.mkdir(parents=True)
+        shutil.copy(exercise.file, file)
+        subprocess.run(["git", "apply", exercise.diff], cwd=folder, check=True)
+        return file.read_text()
 
 
 def fenced(text):

@@ -18,21 +18,21 @@ import psutil
 import pytest
 import torch
 import watchfiles
-from conftest import ROOT, rehearsal
+from conftest import ROOT, rehearsal, solution_of
 
 from exercises import check
 from exercises.checks import ranks
 
-EXERCISE = next(e for e in check.all_exercises() if e.number == "18")
-SOLUTION = EXERCISE.solution
-TRAIN = "def train(model, x, y, target, epochs):\n"
+EXERCISE = next(e for e in check.all_exercises() if e.number == "04")
+SOLUTION = solution_of(EXERCISE)
+TRAIN = "def train(model, x, y, lr, epochs):\n"
 
 
 def verdict(tmp_path, body):
-    """Of exercise 18 with this body of `train`."""
-    file = tmp_path / "18_early_stop.py"
+    """Of exercise 04 with this body of `train`."""
+    file = tmp_path / EXERCISE.file.name
     file.write_text(SOLUTION.replace(TRAIN, TRAIN + body))
-    found = check.judge(EXERCISE, file)
+    found = check.judged(EXERCISE, file)[0]
     assert not running(str(file))
     return found
 
@@ -46,12 +46,12 @@ def running(words):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("    return [\n", "Python cannot read line 19: '[' was never closed"),
-        ("    1 / 0\n", "failed in line 19: 1 / 0\nZeroDivisionError: division by zero"),
-        ("    raise SystemExit('no')\n", "failed in line 19: raise SystemExit('no')"),
+        ("    return [\n", "Python cannot read line 20: '[' was never closed"),
+        ("    1 / 0\n", "failed in line 20: 1 / 0\nZeroDivisionError: division by zero"),
+        ("    raise SystemExit('no')\n", "failed in line 20: raise SystemExit('no')"),
         ("    import os; os._exit(3)\n", "ended by itself"),
-        ("    if dist.get_rank(): dist.barrier()\n", "rank 1 waits in line 19: if dist.get_rank()"),
-        ("    return None\n", "train is to return the number of epochs; it returned None"),
+        ("    if dist.get_rank(): dist.barrier()\n", "rank 1 waits in line 20: if dist.get_rank()"),
+        ("    return None\n", "train is to return 8 learning rates, not None"),
     ],
 )
 def test_what_is_said_of_a_file(tmp_path, body, words):
@@ -92,7 +92,7 @@ EVIL = """    class Result(dict):
 
 def test_nothing_that_a_file_returns_runs_in_the_checker(tmp_path):
     found = verdict(tmp_path, EVIL % str(tmp_path / "was here"))
-    assert found == "train is to return the number of epochs; it returned {}"
+    assert found == "train is to return 8 learning rates, not {}"
     assert not (tmp_path / "was here").exists()
 
 
@@ -116,7 +116,7 @@ def test_no_rank_outlives_the_checker():
         mark = f"check-{os.getpid()}-{number}"
         env = os.environ | {"STARTED_BY_TEST": mark}
         started = partial(rehearsal.processes_with, "STARTED_BY_TEST", mark)
-        command = [sys.executable, "exercises/check.py", "18"]  # as it is given: it hangs
+        command = [sys.executable, "exercises/check.py", "16"]  # as it is given: it hangs
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
         end = time.monotonic() + 60
         while len(started()) < 4 and time.monotonic() < end:  # itself, the server, two ranks
@@ -167,7 +167,9 @@ def test_without_a_number_it_is_the_next_one(typed, monkeypatch):
     assert "32 of 32 done" in typed()[1]
 
 
-@pytest.mark.parametrize("word", ["18", "early_stop", "exercises/mend/18_early_stop.py"])
+@pytest.mark.parametrize(
+    "word", ["4", "reduced_on_one_rank", "exercises/mend/04_reduced_on_one_rank.py"]
+)
 def test_an_exercise_has_a_number_a_name_and_a_path(typed, word):
     assert "hint 1 of 3" in typed(word, "--hint")[1]
 
@@ -179,20 +181,20 @@ def test_the_keys_of_watch(typed, monkeypatch):
     monkeypatch.setattr(watchfiles, "watch", lambda *_, **__: iter([set()] * 3))
     monkeypatch.setattr(check, "verdict", lambda exercise: seen.append(exercise.number) or False)
     monkeypatch.setattr(check, "reset", lambda exercise: seen.append("reset"))
-    code, out = typed("18", "--watch")
+    code, out = typed("04", "--watch")
     assert code == 1 and "hint 1 of 3" in out and "0 of 32 done" in out
-    assert seen == ["18", "reset"]
+    assert seen == ["04", "reset"]
 
 
 def test_hints_come_one_by_one(typed):
-    hints = [" ".join(typed("18", "--hint")[1].split()).count("hint ") for _ in range(4)]
+    hints = [" ".join(typed("04", "--hint")[1].split()).count("hint ") for _ in range(4)]
     assert hints == [1, 2, 3, 3]
 
 
 def test_a_solution_is_shown_after_a_question_only(typed, monkeypatch):
     for answer, shown in (("n", False), ("y", True), ("", False)):
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-        assert ("+        dist.all_reduce(mean)" in typed("18", "--solution")[1]) is shown
+        assert ("+        dist.all_reduce(mean)" in typed("04", "--solution")[1]) is shown
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_reset_keeps_the_readers_file(tmp_path):
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     file = clone / EXERCISE.file.relative_to(ROOT)
     given = file.read_text()
-    command = [sys.executable, "exercises/check.py", "18", "--reset"]
+    command = [sys.executable, "exercises/check.py", "04", "--reset"]
     for change in (lambda: file.write_text("mine = 1\n"), file.unlink):
         change()
         result = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=100)

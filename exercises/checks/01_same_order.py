@@ -4,7 +4,6 @@ from itertools import combinations
 
 from exercises.checks.common import Recorder, numbered, some
 
-WORLD_SIZES = (2, 3)
 EPOCHS, COUNT = 3, 24
 LEARNT = "DistributedSampler draws its order from seed + epoch: it has to be told each epoch."
 HINTS = (

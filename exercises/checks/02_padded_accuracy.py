@@ -8,8 +8,7 @@ from torch.utils.data import TensorDataset
 
 from exercises.checks.common import secret_seed, some
 
-WORLD_SIZES = (2, 3)
-SIZES = (11, 11, 13, 7, 10, 24, 16)
+CASES = ((11, 0), *((size, 0.4) for size in (11, 13, 7, 10, 24, 16)))  # images, random labels
 LEARNT = (
     "To test, shard without padding, sum the counts over the ranks, and divide once by the size of "
     "the data set: neither a padded count nor the mean of the ranks' accuracies is exact."
@@ -35,16 +34,9 @@ class Noting(nn.Module):
         return self.linear(x[:, :-1])
 
 
-def observe(mine):
-    seed = secret_seed()
-    return {
-        "cases": [one_case(mine, seed + n, size, 0.4 * (n > 0)) for n, size in enumerate(SIZES)]
-    }
-
-
-def one_case(mine, seed, size, share):
+def observe(mine, size, share):
     """`share` of the images get a random label; how many are right is known after the test only."""
-    torch.manual_seed(seed)
+    torch.manual_seed(secret_seed())
     model = Noting()
     x = torch.cat([torch.randn(size, 4), torch.arange(size)[:, None]], dim=1)
     labels = torch.randint(3, (size,))
@@ -58,33 +50,25 @@ def one_case(mine, seed, size, share):
     return {"result": result, "seen": seen, "right": right}
 
 
-def judge(ranks):
-    for number in range(len(SIZES)):
-        if wrong := judge_case(SIZES[number], [rank["cases"][number] for rank in ranks]):
-            return wrong
-    return None
-
-
-def judge_case(count, found):
-    right, results = found[0]["right"], [values["result"] for values in found]
-    if strange := [
-        r for r in results if not isinstance(r, (int, float)) and not torch.is_tensor(r)
-    ]:
-        return f"evaluate is to return a number; it returned {strange[0]!r}"
-    tested = [len(values["seen"]) for values in found]
+def judge(ranks, count, _):
+    right, results = ranks[0]["right"], [rank["result"] for rank in ranks]
+    for result in results:
+        if not isinstance(result, (int, float)) and not torch.is_tensor(result):
+            return f"evaluate is to return a number; it returned {result!r}"
+    tested = [len(rank["seen"]) for rank in ranks]
     if any(not math.isclose(result, 100 * right / count, abs_tol=1e-3) for result in results):
         return (
             f"the model is right on {right} of {count} images, {100 * right / count:.2f} %; the "
             f"ranks tested {some(tested)} images and returned "
             f"{some([f'{float(result):.2f} %' for result in results])}"
         )
-    if missing := sorted(set(range(count)) - {image for v in found for image in v["seen"]}):
+    if missing := sorted(set(range(count)) - {image for rank in ranks for image in rank["seen"]}):
         return f"the figure is right, but no rank has tested the images {some(missing)}"
-    most = -(-count // len(found))
+    most = -(-count // len(ranks))
     for rank, images in enumerate(tested):
         if images > most:
             return (
                 f"the figure is right, but rank {rank} tested {images} of {count} images; with "
-                f"{len(found)} ranks {most} are enough"
+                f"{len(ranks)} ranks {most} are enough"
             )
     return None

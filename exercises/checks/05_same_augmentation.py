@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 
-WORLD_SIZES = (2, 3)
 EPOCHS, SIZE = 3, (32, 8)
 SEEDS = (42, 42, 100)
 LEARNT = "Ranks seed with seed + rank. Their weights are equal because DDP broadcasts rank 0's."

@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from exercises.checks.common import Watch, alone, first_difference, linear, together
 
-WORLD_SIZES = (2, 3)
 CASES = ((2, 2), (6, 3), (8, 4), (3, 1))  # micro-batches, how many of them make a step
+CASE = "{} micro-batches, k={}; "
 LR = 0.3
 LEARNT = (
     "The backward pass outside of no_sync averages what .grad has added up: it must be the last "
@@ -29,11 +29,7 @@ def batches(count, rank):
     return list(zip(x, torch.randn(count, 4, 2, dtype=torch.float64, generator=generator)))
 
 
-def observe(mine):
-    return {"cases": [one_case(mine, *case) for case in CASES]}
-
-
-def one_case(mine, count, k):
+def observe(mine, count, k):
     """The weights after each step, and how often all gradients were reduced, also by DDP."""
     watch = Watch(linear(dist.get_rank(), 3, 2))
     with torch.autograd.profiler.profile(record_shapes=True) as profile:
@@ -48,17 +44,15 @@ def one_case(mine, count, k):
     return {"steps": steps, "reduced": numbers // len(steps[0])}
 
 
-def judge(ranks):
-    for case, (count, k) in enumerate(CASES):
-        every = list(zip(*(batches(count, rank) for rank in range(len(ranks)))))
-        steps = [together(sum(every[n : n + k], ())) for n in range(0, count, k)]
-        once = alone(linear(0, 3, 2), steps, lr=LR)
-        wanted = [once[n // k] for n in range(count + 1)]  # before each micro-batch, and at the end
-        wrong = first_difference([r["cases"][case]["steps"] for r in ranks], wanted, "micro-batch")
-        times = max(rank["cases"][case]["reduced"] for rank in ranks)
-        if wrong is None and times > count // k:
-            wrong = f"the weights are right, but all gradients were averaged {times} times, in "
-            wrong += f"{count // k} step{'s' * (count > k)}"
-        if wrong:
-            return f"{count} micro-batches, k={k}; {wrong}"
+def judge(ranks, count, k):
+    every = list(zip(*(batches(count, rank) for rank in range(len(ranks)))))
+    steps = [together(sum(every[n : n + k], ())) for n in range(0, count, k)]
+    once = alone(linear(0, 3, 2), steps, lr=LR)
+    wanted = [once[n // k] for n in range(count + 1)]  # before each micro-batch, and at the end
+    if wrong := first_difference(ranks, wanted, "micro-batch"):
+        return wrong
+    if (times := max(rank["reduced"] for rank in ranks)) > count // k:
+        return f"the weights are right, but all gradients were averaged {times} times, in " + (
+            f"{count // k} step{'s' * (count > k)}"
+        )
     return None

@@ -2,9 +2,9 @@
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 
-WORLD_SIZES = (2, 3)
+from exercises.checks.common import batchnorm_model
+
 STEPS = 6
 LEARNT = (
     "DDP averages gradients, not BatchNorm's statistics: each rank has those of its own batches."
@@ -18,11 +18,6 @@ HINTS = (
 )
 
 
-def make_model(seed):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-
-
 def data(rank):
     """The batches of a rank, and its test data: other numbers on each rank, and more of them."""
     torch.manual_seed(100 + rank)
@@ -34,13 +29,13 @@ def data(rank):
 def observe(mine):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     batches, x, y = data(rank)
-    model, calls = make_model(seed=rank), []
+    model, calls = batchnorm_model(seed=rank), []
     model.register_forward_hook(lambda module, *_: calls.append(module.training))
     returned = mine.train(model, batches, x, y, "model.pt")
-    found = {"returned": returned, "steps": sum(calls), "calls": len(calls)}
+    found = {"returned": returned, "steps": sum(calls)}
     dist.barrier()
     try:
-        saved = make_model(seed=0)
+        saved = batchnorm_model(seed=0)
         saved.load_state_dict(torch.load("model.pt"))
     except Exception as error:
         return found | {"error": f"{type(error).__name__}: {error}"}
@@ -58,16 +53,11 @@ def judge(ranks):
         if not isinstance(returned, float):
             return f"train is to return the loss, a float; on rank {number} it is {returned!r}"
         if rank["steps"] < STEPS:
-            return (
-                f"rank {number} has {STEPS} batches; it trained on {rank['steps']} of them in "
-                f"train mode"
-            )
+            return f"rank {number} has {STEPS} batches; it trained on {rank['steps']} in train mode"
         if error := rank.get("error"):
             return f"the model cannot be loaded from the file:\n{error}"
         if not rank["statistics"]:
-            return (
-                "the model in the file has a BatchNorm whose running_mean is 0: it has seen no data"
-            )
+            return "BatchNorm's running_mean is 0 in the file: it has seen no data"
         if not abs(returned - rank["wanted"]) <= 1e-5 * rank["wanted"]:  # or not a number
             return (
                 f"train returned {returned:.6g} on rank {number}; the model in the file, tested "

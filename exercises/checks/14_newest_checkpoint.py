@@ -1,11 +1,11 @@
 """All ranks resume from the newest epoch whose file is whole on every rank."""
 
+import tempfile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-WORLD_SIZES = (2, 3)
 # for each case what ranks 0, 1 and 2 have: epochs, those with a minus are cut off
 CASES = (
     ([1, 2, 3], [1, 2, 3], [1, 2, 3]),
@@ -27,30 +27,25 @@ HINTS = (
 )
 
 
-def observe(mine):
-    rank, found = dist.get_rank(), []
-    for number, case in enumerate(CASES):
-        folder = Path(f"{number}_{rank}")
-        folder.mkdir()
-        for epoch in case[rank]:
-            path = folder / f"epoch_{abs(epoch):02}.pt"
-            torch.save({"epoch": abs(epoch), "of": rank}, path)
-            if epoch < 0:
-                path.write_bytes(path.read_bytes()[:300])
-        found.append(mine.newest(folder))
-    return {"found": found}
+def observe(mine, *case):
+    rank, folder = dist.get_rank(), Path(tempfile.mkdtemp(dir="."))
+    for epoch in case[rank]:
+        path = folder / f"epoch_{abs(epoch):02}.pt"
+        torch.save({"epoch": abs(epoch), "of": rank}, path)
+        if epoch < 0:
+            path.write_bytes(path.read_bytes()[:300])
+    return mine.newest(folder)
 
 
-def judge(ranks):
-    for number, case in enumerate(CASES):
-        whole = [{epoch for epoch in epochs if epoch > 0} for epochs in case[: len(ranks)]]
-        epoch = max(set.intersection(*whole), default=0)
-        for rank, values in enumerate(ranks):
-            wanted = (epoch, {"epoch": epoch, "of": rank} if epoch else None)
-            if values["found"][number] != wanted:
-                have = "; ".join(f"rank {n} has {sorted(w) or 'none'}" for n, w in enumerate(whole))
-                return (
-                    f"of files that are whole, {have}. On rank {rank} newest was to return "
-                    f"{wanted}; it returned {values['found'][number]}"
-                )
+def judge(ranks, *case):
+    whole = [{epoch for epoch in epochs if epoch > 0} for epochs in case[: len(ranks)]]
+    epoch = max(set.intersection(*whole), default=0)
+    for number, returned in enumerate(ranks):
+        wanted = (epoch, {"epoch": epoch, "of": number} if epoch else None)
+        if returned != wanted:
+            have = "; ".join(f"rank {n} has {sorted(w) or 'none'}" for n, w in enumerate(whole))
+            return (
+                f"of files that are whole, {have}. On rank {number} newest was to return "
+                f"{wanted}; it returned {returned}"
+            )
     return None

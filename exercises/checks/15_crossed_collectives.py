@@ -2,7 +2,6 @@
 
 import torch.distributed as dist
 
-WORLD_SIZES = (2, 3)
 LEARNT = "A collective has no name: the n-th call of a rank meets the n-th call of the others."
 HINTS = (
     "Print the name before each all_reduce on every rank. Which names does the first call add up?",
@@ -11,6 +10,7 @@ HINTS = (
     "Loop over sorted(counts), or all_reduce one tensor of all counts, sorted by name.",
 )
 NAMES = "cat dog owl fox bee ant elk".split()
+CASES = ((1,), (2,), (7,))  # classes
 
 
 class Name(str):
@@ -37,38 +37,30 @@ class Counts(dict):
 
 def make_counts(rank, classes):
     """Other numbers on each rank, in another order, which is not that of the numbers either."""
-    names = [Name(name) for name in NAMES[:classes]]
+    names = NAMES[:classes]
     numbers = {name: 10**rank * (1 + (i * 3 + rank) % 8) for i, name in enumerate(names)}
     start = rank % classes
     return {name: numbers[name] for name in names[start:] + names[:start]}
 
 
-def observe(mine):
-    found = []
-    for classes in (1, 2, 7):
-        counts = [make_counts(rank, classes) for rank in range(dist.get_world_size())]
-        summed = mine.totals(Counts(counts[dist.get_rank()]))
-        found.append((summed, counts))
-    return {"found": found}
+def observe(mine, classes):
+    counts = make_counts(dist.get_rank(), classes)
+    return mine.totals(Counts({Name(name): count for name, count in counts.items()}))
 
 
-def judge(ranks):
-    for number, rank in enumerate(ranks):
-        for summed, counts in rank["found"]:
-            if not isinstance(summed, dict):
-                return f"totals is to return a dict; on rank {number} it returned {summed!r}"
-            if set(summed) != set(counts[0]):
+def judge(ranks, classes):
+    counts = [make_counts(rank, classes) for rank in range(len(ranks))]
+    for number, summed in enumerate(ranks):
+        if not isinstance(summed, dict) or set(summed) != set(counts[0]):
+            return (
+                f"totals is to return a dict with the classes {', '.join(counts[0])}; on rank "
+                f"{number} it returned {summed!r}"
+            )
+        for name, total in summed.items():
+            parts = [other[name] for other in counts]
+            if not isinstance(total, int | float) or total != sum(parts):
                 return (
-                    f"on rank {number} totals returned the classes {', '.join(map(str, summed))}; "
-                    f"counted were {', '.join(counts[number])}"
+                    f"the ranks have counted {' + '.join(map(str, parts))} = {sum(parts)} "
+                    f"images of {name!r}; on rank {number} totals says {total!r}"
                 )
-            for name in counts[number]:
-                parts = [other[name] for other in counts]
-                if not isinstance(summed[name], int | float):
-                    return f"totals is to return numbers; that of {name!r} is {summed[name]!r}"
-                if summed[name] != sum(parts):
-                    return (
-                        f"the ranks have counted {' + '.join(map(str, parts))} = {sum(parts)} "
-                        f"images of {name!r}; on rank {number} totals says {summed[name]}"
-                    )
     return None

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from exercises.checks.common import Recorder, Watch, close, digits, some
 
-WORLD_SIZES = (2, 3)
 SIZE, EPOCHS = 2, 2
 COUNTS = {2: (3, 5), 3: (4, 2, 3)}  # the batches of each rank
 LEARNT = (
@@ -25,9 +24,8 @@ HINTS = (
 )
 
 
-def numbers(rank, count):
-    """The images of a rank, in batches: [[100, 101], [102, 103], ...]"""
-    return [[100 * rank + SIZE * n + i for i in range(SIZE)] for n in range(count)]
+def images_of(rank, count):
+    return range(100 * rank, 100 * rank + SIZE * count)
 
 
 def batch_of(images):
@@ -40,7 +38,8 @@ def observe(mine):
     torch.manual_seed(rank)
     model = Recorder()
     watch = Watch(model)
-    mine.train(model, [batch_of(images) for images in numbers(rank, counts[rank])], EPOCHS)
+    batches = torch.tensor(images_of(rank, counts[rank])).split(SIZE)
+    mine.train(model, [batch_of(images) for images in batches], EPOCHS)
     return {"weights": watch.found()["steps"], "seen": model.seen}
 
 
@@ -54,8 +53,7 @@ def judge(ranks):
 def left_out(found, counts):
     times = Counter(image for rank in found for images in rank["seen"] for image in images)
     for number, count in enumerate(counts):
-        images = [image for images in numbers(number, count) for image in images]
-        if missing := [image for image in images if times[image] < EPOCHS]:
+        if missing := [image for image in images_of(number, count) if times[image] < EPOCHS]:
             return (
                 f"the images {some(missing)} of rank {number} were trained on "
                 f"{times[missing[0]]} times in {EPOCHS} epochs"

@@ -4,8 +4,6 @@ import os
 
 import torch
 
-from exercises.checks.common import some
-
 WORLD_SIZES = (2, 4)
 NODES = {2: (1, 1), 4: (1, 3)}  # the processes of each node, and its GPUs
 LEARNT = "RANK counts all processes of a job, LOCAL_RANK those of a node: GPUs go by LOCAL_RANK."
@@ -39,29 +37,20 @@ def number(device):
 
 
 def judge(ranks):
+    owner = {}
     for number, rank in enumerate(ranks):
         if "wrong" in rank:
             return (
                 f"device_of_this_rank is to return a torch.device, one of the GPUs; on rank "
                 f"{number} it returned {rank['wrong']}"
             )
-    owner = {}
-    for number, rank in enumerate(ranks):
         node, index = rank["node"], rank["index"]
-        gpus = NODES[len(ranks)][node]
-        if not 0 <= index < gpus:
-            return (
-                f"rank {number} runs on node {node}, which has {some(names(gpus))} and no other "
-                f"GPU; it takes cuda:{index}"
-            )
+        gpus = [f"cuda:{n}" for n in range(NODES[len(ranks)][node])]
+        has = f"node {node}, which has {', '.join(gpus)} and no other GPU"
+        if not 0 <= index < len(gpus):
+            return f"rank {number} runs on {has}; it takes cuda:{index}"
         if (node, index) in owner:
-            return (
-                f"ranks {owner[node, index]} and {number}, both on node {node}, take the same "
-                f"GPU, cuda:{index}; the node has {some(names(gpus))}"
-            )
+            both = f"ranks {owner[node, index]} and {number}"
+            return f"{both} take the same GPU, cuda:{index}, of {has}"
         owner[node, index] = number
     return None
-
-
-def names(count):
-    return [f"cuda:{n}" for n in range(count)]

@@ -8,12 +8,14 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 import torch.distributed as dist
+
+from exercises.checks.ranks import seconds_used
 
 WORLD_SIZES = (2, 4)
 ON_A_NODE = 2
-ROUNDS = ("all come together", "rank 0 comes first", "the file is there")
+CASES = ((0, "all come together"), (1, "rank 0 comes first"), (2, "the file is there"))
+CASE = "when {1}: "
 CONTENT = bytes(range(200))
 STILL, LOOPS = 0.5, 2.0  # seconds without, or of, processor time: a rank that waits
 LEARNT = "One rank per node writes, and a barrier comes before anyone looks at the file."
@@ -24,11 +26,10 @@ HINTS = (
     "if LOCAL_RANK is 0 and the file is not there: download. Then dist.barrier(), on all ranks. "
     "Then read.",
 )
-RUNS = psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP
 really_sleep = time.sleep
 
 
-def observe(mine):
+def observe(mine, number, _):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     node, local_rank = divmod(rank, ON_A_NODE)
     mates = [r for r in range(world_size) if r // ON_A_NODE == node and r != rank]
@@ -38,15 +39,7 @@ def observe(mine):
     Path(f"{rank}.pid").write_text(str(os.getpid()))
     Path(f"node{node}").mkdir(exist_ok=True)
     time.sleep = lambda seconds: really_sleep(min(seconds, 0.01))  # to sleep is not to wait
-    try:
-        return {"rounds": [one_round(mine, n, rank, mates, everyone) for n in range(3)]}
-    finally:
-        time.sleep = really_sleep
-
-
-def one_round(mine, number, rank, mates, everyone):
-    path = Path(f"node{rank // ON_A_NODE}", f"images{min(number, 1)}")
-    downloads = []
+    path, downloads = Path(f"node{node}", f"images{min(number, 1)}"), []
 
     def note(what):
         Path(f"{number}-{rank}-{what}").touch()
@@ -62,51 +55,42 @@ def one_round(mine, number, rank, mates, everyone):
             file.write(CONTENT[80:])
 
     dist.barrier(group=everyone)
-    if number == 1 and rank % ON_A_NODE > 0:
+    if number == 1 and local_rank > 0:
         note("held")
         wait(number, mates, "half", "back", unless="downloads")
     read = mine.load(path, download)
     note("back")
+    time.sleep = really_sleep
     return {"downloads": len(downloads), "read": read}
 
 
 def wait(number, mates, *notes, unless=None):
     """Until each of these ranks has left one of the notes, or waits for something itself."""
     for mate in mates:
-        process = psutil.Process(int(Path(f"{mate}.pid").read_text()))
-        start = used = seconds(process)
+        pid = int(Path(f"{mate}.pid").read_text())
+        start = used = seconds_used(pid)[0]
         since = time.monotonic()
         while not any(Path(f"{number}-{mate}-{note}").exists() for note in notes):
-            runs = psutil.LINUX and process.status() in RUNS
-            if runs or seconds(process) - used > 0.02:
-                used, since = seconds(process), time.monotonic()
+            now, runs = seconds_used(pid)
+            if runs or now - used > 0.02:
+                used, since = now, time.monotonic()
             waits = time.monotonic() - since > STILL or used - start > LOOPS
             if waits and not (unless and Path(f"{number}-{mate}-{unless}").exists()):
                 break
             really_sleep(0.01)
 
 
-def seconds(process):
-    return sum(process.cpu_times()[:2])
-
-
-def judge(ranks):
-    for number, when in enumerate(ROUNDS):
-        seen = [rank["rounds"][number] for rank in ranks]
-        for node in range((len(ranks) + 1) // ON_A_NODE):
-            mine = range(len(ranks))[node * ON_A_NODE : (node + 1) * ON_A_NODE]
-            count, wanted = sum(seen[r]["downloads"] for r in mine), int(number < 2)
-            if count != wanted:
-                return (
-                    f"when {when}: the number of downloads on node {node} (rank "
-                    f"{' and '.join(map(str, mine))}) is {count}, not {wanted}"
-                )
-        for rank, values in enumerate(seen):
-            if not isinstance(values["read"], bytes):
-                return f"load is to return the content of the file, not {values['read']!r}"
-            if values["read"] != CONTENT:
-                return (
-                    f"when {when}: rank {rank} has read {len(values['read'])} of "
-                    f"{len(CONTENT)} bytes of the file"
-                )
+def judge(ranks, number, _):
+    for first in range(0, len(ranks), ON_A_NODE):
+        count = sum(rank["downloads"] for rank in ranks[first : first + ON_A_NODE])
+        if count != (wanted := int(number < 2)):
+            return (
+                f"the number of downloads on node {first // ON_A_NODE} (rank {first} and "
+                f"{first + 1}) is {count}, not {wanted}"
+            )
+    for number, rank in enumerate(ranks):
+        if not isinstance(rank["read"], bytes):
+            return f"load is to return the content of the file, not {rank['read']!r}"
+        if rank["read"] != CONTENT:
+            return f"rank {number} has read {len(rank['read'])} of {len(CONTENT)} bytes of the file"
     return None

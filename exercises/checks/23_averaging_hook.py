@@ -2,7 +2,6 @@
 
 from exercises.checks import chain
 
-WORLD_SIZES = (2, 3)
 LEARNT = "A hook learns of each gradient when it is there: what DDP builds everything else upon."
 HINTS = (
     "When is the gradient of the last layer there, and when that of the first? `step` comes last.",

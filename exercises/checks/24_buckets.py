@@ -2,7 +2,6 @@
 
 from exercises.checks import chain
 
-WORLD_SIZES = (2, 3)
 LEARNT = "Each call costs its latency: buckets share it, and the first still leaves early."
 HINTS = (
     "What has to be true when a gradient is to join the bucket that is open, and what is to be "

@@ -2,7 +2,6 @@
 
 from exercises.checks import chain
 
-WORLD_SIZES = (2, 3)
 LEARNT = (
     "What counts is not how long calls take, but how long the step waits for them: exposed time."
 )

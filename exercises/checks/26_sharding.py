@@ -3,7 +3,6 @@
 from exercises.checks import chain
 from exercises.checks.chain import LAYER, LAYERS
 
-WORLD_SIZES = (2, 3)
 PADDING = 1024  # bytes that rounding up may cost
 LEARNT = (
     "An all-reduce is a reduce-scatter and an all-gather: with the step between the two, a rank "

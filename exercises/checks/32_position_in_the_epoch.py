@@ -1,12 +1,11 @@
 """The rest of an epoch has the batches of a run without a stop, and nothing else is loaded."""
 
-import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from exercises.checks.common import some
 
-WORLD_SIZES = (2, 3)
 CASES = ((24, 2, 0, 0), (24, 2, 1, 2), (24, 2, 2, 3), (25, 3, 1, 1), (25, 3, 1, 4), (23, 4, 3, 2))
+CASE = "{} images, batch_size={}, epoch {}, {} steps done: "
 LEARNT = "A position in an epoch is a number of samples in its order: skip numbers, not data."
 HINTS = (
     "Write down the batches of epoch 1 without a stop. Which ones were left after 3 steps, and "
@@ -30,27 +29,22 @@ class Noting(Dataset):
         return int(index)
 
 
-def observe(mine):
-    found = []
-    for size, batch_size, epoch, done in CASES:
-        dataset = Noting(size)
-        batches = [batch.tolist() for batch in mine.rest_of_epoch(dataset, batch_size, epoch, done)]
-        sampler = DistributedSampler(range(size))
-        sampler.set_epoch(epoch)
-        whole = [b.tolist() for b in DataLoader(range(size), batch_size, sampler=sampler)]
-        found.append({"batches": batches, "wanted": whole[done:], "loaded": len(dataset.loaded)})
-    return {"found": found, "rank": dist.get_rank()}
+def observe(mine, size, batch_size, epoch, done):
+    dataset = Noting(size)
+    batches = [batch.tolist() for batch in mine.rest_of_epoch(dataset, batch_size, epoch, done)]
+    sampler = DistributedSampler(range(size))
+    sampler.set_epoch(epoch)
+    whole = [b.tolist() for b in DataLoader(range(size), batch_size, sampler=sampler)]
+    return {"batches": batches, "wanted": whole[done:], "loaded": len(dataset.loaded)}
 
 
-def judge(ranks):
-    for number, (size, batch_size, epoch, done) in enumerate(CASES):
-        for rank, values in enumerate(rank["found"][number] for rank in ranks):
-            case = f"{size} images, batch_size={batch_size}, epoch {epoch}, {done} steps done: rank"
-            if values["batches"] != values["wanted"]:
-                return (
-                    f"{case} {rank} takes the batches {some(values['batches'])}; without a stop "
-                    f"it would have taken {some(values['wanted'])}"
-                )
-            if values["loaded"] > (left := sum(map(len, values["wanted"]))):
-                return f"{case} {rank} loaded {values['loaded']} images, where {left} were left"
+def judge(ranks, *_):
+    for number, rank in enumerate(ranks):
+        if rank["batches"] != rank["wanted"]:
+            return (
+                f"rank {number} takes the batches {some(rank['batches'])}; without a stop it "
+                f"would have taken {some(rank['wanted'])}"
+            )
+        if rank["loaded"] > (left := sum(map(len, rank["wanted"]))):
+            return f"rank {number} loaded {rank['loaded']} images, where {left} were left"
     return None

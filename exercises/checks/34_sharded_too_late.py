@@ -8,7 +8,6 @@ from torch.distributed.tensor import DTensor
 
 from exercises.checks.common import close, digits, linear, rank_data, together
 
-WORLD_SIZES = (2, 3)
 STEPS, MAX_NORM = 4, 0.5
 LEARNT = "fully_shard comes before the optimizer, which would otherwise keep the old parameters."
 HINTS = (

@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from exercises.checks.common import Collectives, alone, first_difference, parameters, together
+from exercises.checks.common import (
+    Collectives,
+    Waited,
+    alone,
+    first_difference,
+    parameters,
+    together,
+)
 
 LAYERS, WIDTH, STEPS, LR = 6, 16, 4, 0.01
 BACKWARD, LATENCY, BANDWIDTH = 1.0, 0.2, 4096  # ms, ms, bytes per ms
@@ -39,30 +46,20 @@ class Link(Collectives):
     def started(self, name, size, work):
         if self.first is None:
             self.first = self.computed
-        share = (1 + (name == "all_reduce")) * (dist.get_world_size() - 1) / dist.get_world_size()
+        share = (1 + ("allreduce" in name)) * (dist.get_world_size() - 1) / dist.get_world_size()
         took = LATENCY + share * size / BANDWIDTH
         self.busy += took
         self.free = max(self.free, self.now) + took
-        return Waited(self, work, self.free)
+        end = self.free
+        return Waited(work, lambda: self.wait_until(end))
+
+    def wait_until(self, end):
+        self.now = max(self.now, end)
 
     def figures(self) -> dict:
         """Of the step: the last of its calls has to be over before the next step begins."""
         exposed = max(self.now, self.free) - self.computed
         return dict(calls=list(self.calls), first=self.first, busy=self.busy, exposed=exposed)
-
-
-class Waited:
-    """The work of a call; who waits for it lets the clock go on."""
-
-    def __init__(self, link, work, end):
-        self.link, self.work, self.end = link, work, end
-
-    def wait(self, *args, **kwargs):
-        self.link.now = max(self.link.now, self.end)
-        return self.work.wait(*args, **kwargs)
-
-    def __getattr__(self, name):
-        return getattr(self.work, name)
 
 
 def make_model(seed, link=None):
@@ -133,7 +130,7 @@ def one_process(world_size):
 
 def judge(ranks):
     """The weights are those of one process, by calls that begin before the backward pass ends."""
-    if wrong := first_difference([rank["steps"] for rank in ranks], one_process(len(ranks))):
+    if wrong := first_difference(ranks, one_process(len(ranks))):
         return wrong
     for number, rank in enumerate(ranks):
         if sum(size for _, size in rank["calls"]) < LAYERS * LAYER:
@@ -168,11 +165,11 @@ def judge_exposed(ranks):
     return None
 
 
-def figures(ranks):
-    """Of rank 0's last step, beside DDP with buckets of the same size."""
+def figures(rank):
+    """Of the last step of rank 0, beside DDP with buckets of the same size."""
     whole = 2 * LAYERS * LAYER  # Adam's state: two numbers for each parameter
     lines = ["a step of rank 0     calls    bytes   first call at   exposed   Adam's state"]
-    for name, step in (("yours", ranks[0]), ("DDP", ranks[0]["ddp"])):
+    for name, step in (("yours", rank), ("DDP", rank["ddp"])):
         given = sum(size for _, size in step["calls"])
         lines.append(
             f"{name:<19} {len(step['calls']):>6} {given:>8,} {step['first'] or 0:>12.1f} ms "

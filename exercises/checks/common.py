@@ -1,6 +1,7 @@
 """What the checks share: data, what a rank has seen, and how its steps differ from one process."""
 
 import random
+import re
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,11 @@ def linear(seed: int, inputs: int = 2, outputs: int = 1) -> nn.Module:
     """A linear model in float64 whose weights are drawn from the seed."""
     torch.manual_seed(seed)
     return nn.Linear(inputs, outputs).double()
+
+
+def batchnorm_model(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 
 
 def secret_seed() -> int:
@@ -84,39 +90,25 @@ def parameters(model: nn.Module) -> torch.Tensor:
 class Collectives:
     """Notes every collective that Python code starts on this rank: `calls`, as (name, bytes).
 
-    They are noted below torch.distributed's functions, in the methods of ProcessGroup, where each
-    name of a function (all_gather_into_tensor, all_gather_single) and `group.WORLD.allreduce` ends.
-    The bytes are those of the larger side, what is given or what is received. Those that
-    DistributedDataParallel starts itself are not seen: they are started in C++.
+    They are noted below torch.distributed's functions, in the methods of ProcessGroup, where all
+    functions and `group.WORLD.allreduce` end: hence the names, such as allreduce. The bytes are
+    those of the larger side, what is given or what is received. Those that DistributedDataParallel
+    starts itself are not seen: they are started in C++.
     """
 
-    NAMES = {  # of the methods, in PyTorch 2.11 to 2.14 -> of the function
-        "all_reduce": ["allreduce", "allreduce_coalesced"],
-        "all_gather": ["allgather", "allgather_coalesced", "allgather_into_tensor_coalesced"],
-        "all_gather_single": [
-            "_allgather_base",
-            "all_gather_single",
-            "all_gather_single_coalesced",
-        ],
-        "reduce_scatter": ["reduce_scatter", "reduce_scatter_tensor_coalesced"],
-        "reduce_scatter_single": ["_reduce_scatter_base", "reduce_scatter_single"],
-        "all_to_all": ["alltoall", "alltoall_base", "all_to_all_single"],
-        "gather": ["gather", "gather_into_tensor", "gather_single"],
-        "recv": ["recv", "recv_anysource"],
-    } | {name: [name] for name in ("broadcast", "reduce", "scatter", "barrier", "send")}
+    METHODS = re.compile("_?(all|broadcast|reduce|gather|scatter|barrier|send|recv)")
 
     def __init__(self):
         self.calls = []
-        for name, methods in self.NAMES.items():
-            for method in methods:
-                if original := getattr(dist.ProcessGroup, method, None):
-                    setattr(dist.ProcessGroup, method, self.noting(name, original))
+        for name in filter(self.METHODS.match, dir(dist.ProcessGroup)):
+            noting = self.noting(name.strip("_"), getattr(dist.ProcessGroup, name))
+            setattr(dist.ProcessGroup, name, noting)
 
     def noting(self, name, original):
         def call(group, *args, **kwargs):
-            sizes = [nbytes(value) for value in (*args, *kwargs.values())]
-            self.calls.append((name, max(sizes, default=0)))
-            return self.started(name, max(sizes, default=0), original(group, *args, **kwargs))
+            size = max((nbytes(value) for value in (*args, *kwargs.values())), default=0)
+            self.calls.append((name, size))
+            return self.started(name, size, original(group, *args, **kwargs))
 
         return call
 
@@ -124,8 +116,23 @@ class Collectives:
         """What the caller gets: a place for who wants to know when it is waited for."""
         return work
 
-    def names(self) -> list[str]:
-        return [name for name, _ in self.calls]
+
+class Waited:
+    """The work of a call; calls `told` when it has been waited for."""
+
+    def __init__(self, work, told):
+        self.work, self.told = work, told
+
+    def wait(self, *args, **kwargs):
+        result = self.work.wait(*args, **kwargs)
+        self.told()
+        return result
+
+    def __getattr__(self, name):
+        return getattr(self.work, name)
+
+
+POINT_TO_POINT = {"send", "recv", "recv_anysource"}  # isend, irecv, batch_isend_irecv: these, too
 
 
 def nbytes(value) -> int:
@@ -152,8 +159,14 @@ def alone(
     return found
 
 
-def first_difference(ranks: list[list], wanted: list, unit: str = "step") -> str | None:
-    """Where the parameters of a rank, noted at each step, leave those of one process: in words."""
+def first_difference(
+    found: list[dict], wanted: list, unit: str = "step", rows: int | None = None
+) -> str | None:
+    """Where the "steps" of a rank, as Watch notes them, leave those of one process: in words.
+
+    If they do not: has a rank computed the others' data as well, so that it had more rows?
+    """
+    ranks = [rank["steps"] for rank in found]
     for number, steps in enumerate(ranks):
         if len(steps) != len(wanted):
             return (
@@ -169,6 +182,12 @@ def first_difference(ranks: list[list], wanted: list, unit: str = "step") -> str
                     f"the weights {when}: {each}. One process with the data of all ranks has "
                     f"{digits(right)}{how_far(number, steps, wanted, step)}"
                 )
+    for number, rank in enumerate(found):
+        if rows is not None and rank["rows"] > rows:
+            return (
+                f"the result is right, but the model of rank {number} was given {rank['rows']} "
+                f"rows in all; with its own data alone they are {rows}"
+            )
     return None
 
 
@@ -181,17 +200,6 @@ def how_far(number: int, steps: list, wanted: list, step: int) -> str:
     if not close(change, factor * right):
         return ""
     return f": rank {number} moved {factor:.2f} times as far"
-
-
-def too_many_rows(ranks: list[dict], most: int) -> str | None:
-    """Has a rank computed the others' data as well? Its "rows" are what Watch has noted."""
-    for number, rank in enumerate(ranks):
-        if rank["rows"] > most:
-            return (
-                f"the result is right, but the model of rank {number} was given {rank['rows']} "
-                f"rows in all; with its own data alone they are {most}"
-            )
-    return None
 
 
 def close(one, other) -> bool:

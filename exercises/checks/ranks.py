@@ -1,5 +1,7 @@
 """Run `observe` of a check on real ranks (processes, gloo) in bounded time -> what each rank saw.
 
+It is called once, or for each of the check's CASES with what that has.
+
 No bound is a time on the clock: a busy machine must not change a verdict. A rank that is done stays
 until all others are; the ranks are ended when none of those that are left has used the processor
 for IDLE seconds, or wanted to (they wait for one another), or when one has used it for BUSY
@@ -39,11 +41,11 @@ PRELOADED = ["torch.distributed.nn", "torch._dynamo", "torch.optim", "exercises.
 
 @dataclass
 class Rank:
-    """How a rank ended, and what its `observe` returned."""
+    """How a rank ended, and what it saw."""
 
     number: int
     end: str = ""  # finished, raised, died, waits, computes, prints
-    values: dict = field(default_factory=dict)
+    values: list = field(default_factory=list)  # for each case what its `observe` returned
     place: str = ""  # the line of the reader's file in which it was
     message: str = ""
     output: str = ""
@@ -150,7 +152,7 @@ def end_with_the_checker() -> None:
     os._exit(1)
 
 
-def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> dict:
+def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> list:
     torch.set_num_threads(1)
     torch.manual_seed(1000 + rank)
     checks = load(check)
@@ -158,7 +160,8 @@ def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
         store = dist.FileStore(str(folder / "store"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    return checks.observe(load(file))
+    mine = load(file)
+    return [checks.observe(mine, *case) for case in getattr(checks, "CASES", [()])]
 
 
 def where(frames: traceback.StackSummary, file: Path) -> str:
@@ -254,7 +257,7 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
         with torch.serialization.safe_globals([Shown]):
             result = torch.load(done, weights_only=True)
         rank.end = "raised" if "error" in result else "finished"
-        rank.values = result.get("values", {})
+        rank.values = result.get("values", [])
         rank.message, rank.place = result.get("error", ""), result.get("place", "")
     elif (stack := folder / f"{number}.stack").exists():
         pattern = rf'File "{re.escape(str(file))}", line (\d+)'

@@ -2,7 +2,7 @@
 
 Nothing fails, and the loss falls. But the model sees the images in the same order, in the same
 batches, in every epoch, as if they were not shuffled. In each epoch all images are to be assigned
-to the ranks anew, each to one of them. Mend `train`, keep its name and parameters.
+to the ranks anew, each to one of them. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/01_same_order.py   # shows it
 python exercises/check.py 01                                               # is it mended?
@@ -30,18 +30,14 @@ def train(model, dataset, epochs):
             optimizer.step()
 
 
-def main():
-    dist.init_process_group("gloo")
-    model = torch.nn.Linear(2, 1)
-    model.register_forward_pre_hook(show)
-    numbers = torch.arange(16.0)
-    train(model, TensorDataset(torch.stack([numbers, numbers], 1), torch.zeros(16, 1)), epochs=2)
-
-
 def show(model, inputs):
     print(f"rank {dist.get_rank()} trains on {inputs[0][:, 0].int().tolist()}")
 
 
 if __name__ == "__main__":
-    main()
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(2, 1)
+    model.register_forward_pre_hook(show)
+    numbers = torch.arange(16.0)
+    train(model, TensorDataset(torch.stack([numbers, numbers], 1), torch.zeros(16, 1)), epochs=2)
     dist.destroy_process_group()

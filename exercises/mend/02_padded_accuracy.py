@@ -3,8 +3,8 @@
 The model is right on all of 11 images, and the test says 109.09 %. With a model that makes mistakes
 the figure is wrong as well, by less, and changes with the number of ranks (divided by what was
 tested, or as a mean of the ranks' accuracies, it would still). Every rank is to return the accuracy
-that one process finds; no rank may test more images than it must (6 of 11, if there
-are two). Mend `evaluate`, keep its name, parameters and result.
+that one process finds; no rank may test more images than it must (6 of 11, if there are two). Mend
+`evaluate`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/02_padded_accuracy.py   # shows it
 python exercises/check.py 02                                                    # is it mended?
@@ -29,14 +29,10 @@ def evaluate(model, dataset):
     return 100 * correct.item() / len(dataset)
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     labels = torch.arange(11) % 3
     images = F.one_hot(labels).float()  # so simple that the best model returns its input
     accuracy = evaluate(torch.nn.Identity(), TensorDataset(images, labels))
     print(f"rank {dist.get_rank()}: {accuracy:.2f} % of {len(images)} images are right")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -2,8 +2,7 @@
 
 The rate is to be halved after each epoch in which the mean loss of all ranks was no new minimum.
 One rank halves it, another does not, nothing fails, and from then on their weights differ. All are
-to have the rates that one process with all data has. Mend `train`, keep its name, parameters and
-result.
+to have the rates that one process with all data has. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/04_reduced_on_one_rank.py   # shows it
 python exercises/check.py 04                                                        # is it mended?
@@ -35,7 +34,7 @@ def train(model, x, y, lr, epochs):
     return rates
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
@@ -43,8 +42,4 @@ def main():
     y = 2 * x * (dist.get_rank() == 0)  # to rank 0 the weight should be 2, to the others 0
     rates = train(model, x, y, lr=0.2, epochs=6)
     print(f"rank {dist.get_rank()}: learning rates {rates}, weight {model.weight.item():.4f}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

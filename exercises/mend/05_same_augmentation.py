@@ -2,8 +2,7 @@
 
 The seed makes a run repeatable. But all ranks add the same noise to their images, and drop the same
 activations: two ranks draw no more random numbers than one. Every rank is to draw others in every
-epoch, and the same ones again in another run with the same seed. Mend `train`, keep its name and
-parameters.
+epoch, and the same ones again in another run with the same seed. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/05_same_augmentation.py   # shows it
 python exercises/check.py 05                                                      # is it mended?
@@ -29,14 +28,6 @@ def train(model, x, y, seed, epochs):
         optimizer.step()
 
 
-def main():
-    dist.init_process_group("gloo")
-    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 1))
-    model[0].register_forward_hook(show)
-    x = torch.full((1, 6), 1.0 + dist.get_rank())
-    train(model, x, torch.zeros(1, 1), seed=42, epochs=2)
-
-
 def show(dropout, inputs, output):
     noise = [round(value - 1 - dist.get_rank(), 2) for value in inputs[0][0].tolist()]
     dropped = (output[0] == 0).nonzero().flatten().tolist()
@@ -44,5 +35,9 @@ def show(dropout, inputs, output):
 
 
 if __name__ == "__main__":
-    main()
+    dist.init_process_group("gloo")
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 1))
+    model[0].register_forward_hook(show)
+    x = torch.full((1, 6), 1.0 + dist.get_rank())
+    train(model, x, torch.zeros(1, 1), seed=42, epochs=2)
     dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
 The flags are those of the run on one GPU, the epoch takes half as many steps, and the model is
 worse. `batch_size` is to be the batch of all ranks together, a multiple of their number: an epoch
-has to end with the weights of one process that takes the images in the order of the data set, up
-to rounding, and each image is seen by one rank. Mend `train`, keep its name and parameters.
+has to end with the weights of one process that takes the images in the order of the data set, up to
+rounding, and each image is seen by one rank. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/06_batch_and_rate.py   # shows it
 python exercises/check.py 06                                                   # is it mended?
@@ -40,7 +40,7 @@ def train_on_one_gpu(model, dataset, batch_size, lr):
         optimizer.step()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     x = torch.rand(48, 1, dtype=torch.float64)
@@ -51,8 +51,4 @@ def main():
         if dist.get_rank() == 0:
             loss = F.mse_loss(model(x), 3 * x).item()
             print(f"{run.__name__}: the loss is {loss:.6f} in the end")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

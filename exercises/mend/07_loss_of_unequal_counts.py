@@ -3,7 +3,7 @@
 The loss of a step is the mean over its tokens; padding, where the label is -100, does not count.
 One rank has 8 tokens in the step, the other 2, and the gradient is not that of one process with all
 10. After every step the weights have to be those of that process: each token of each rank counts
-once, and a rank may have none in a step. Mend `train`, keep its name and parameters.
+once, and a rank may have none in a step. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/07_loss_of_unequal_counts.py   # shows it
 python exercises/check.py 07                                                           # mended?
@@ -27,7 +27,14 @@ def train(model, batches, lr):
         optimizer.step()
 
 
-def main():
+def zeros():
+    model = torch.nn.Linear(1, 2)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    return model
+
+
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     x = torch.ones(8, 1)
     labels = [torch.tensor([0] * 8), torch.tensor([0, 1, -100, -100, -100, -100, -100, -100])]
@@ -38,15 +45,4 @@ def main():
     model = zeros()
     train(model, [(x, labels[dist.get_rank() % 2])], lr=1.0)
     print(f"rank {dist.get_rank()}: gradient {model.bias.grad[0]:.2f}")
-
-
-def zeros():
-    model = torch.nn.Linear(1, 2)
-    for parameter in model.parameters():
-        torch.nn.init.zeros_(parameter)
-    return model
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -3,7 +3,7 @@
 `no_sync` is there so that the gradients are averaged once per step, not once per micro-batch. It
 saves the time, nothing fails, and the ranks train models that drift apart. After each step all
 ranks are to have the weights of one process with the micro-batches of all ranks. The number of
-micro-batches is a multiple of k. Mend `train`, keep its name and parameters.
+micro-batches is a multiple of k. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/09_no_sync_off_by_one.py   # shows it
 python exercises/check.py 09                                                       # is it mended?
@@ -31,15 +31,11 @@ def train(model, batches, k, lr):
             optimizer.zero_grad()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     model = torch.nn.Linear(1, 1)
     batches = [(x, 2 * x) for x in torch.rand(8, 4, 1)]
     train(model, batches, k=4, lr=0.5)
     print(f"rank {dist.get_rank()} ends with the weight {model.weight.item():.6f}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

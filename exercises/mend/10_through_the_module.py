@@ -2,8 +2,7 @@
 
 Nothing fails, and the loss falls on every rank. But the weights of the ranks drift apart. After
 each step all ranks are to have the same weights: those of one process that trains on the data of
-all ranks, by the model's own method `loss`: other models than Net have another one. Mend `train`,
-keep its name and parameters.
+all ranks, by the model's own method `loss`: other models than Net have another one. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/10_through_the_module.py   # shows it
 python exercises/check.py 10                                                       # is it mended?
@@ -41,15 +40,11 @@ def train(model, x, y, steps):
         optimizer.step()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     x, model = torch.rand(8, 2), Net()
     train(model, x, x.sum(1, keepdim=True) * (1 + dist.get_rank()), steps=20)
     weights = [round(weight, 3) for weight in model.layer.weight.tolist()[0]]
     print(f"rank {dist.get_rank()} has the weights {weights}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

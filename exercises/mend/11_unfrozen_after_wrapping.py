@@ -1,13 +1,15 @@
 """DDP: unfrozen layers are not synchronized
 
-Only the head is trained at first, then the whole model. Nothing fails, but from then on the
-weights of the body differ from rank to rank. In each epoch all ranks are to have the weights of
-one process that trains on the data of all ranks: for `frozen` epochs with the body as it was,
-then with all of the model. Mend `finetune`, keep its name and parameters.
+Only the head is trained at first, then the whole model. Nothing fails, but from then on the weights
+of the body differ from rank to rank. In each epoch all ranks are to have the weights of one process
+that trains on the data of all ranks: for `frozen` epochs with the body as it was, then with all of
+the model. Mend `finetune`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/11_unfrozen_after_wrapping.py  # shows it
 python exercises/check.py 11                                                           # mended?
 """
+
+from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
@@ -15,15 +17,6 @@ import torch.distributed.nn  # before there is a group: docs/backends.md says wh
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
-
-    def forward(self, x):
-        return self.head(self.body(x))
 
 
 def finetune(model, x, y, frozen, epochs):
@@ -40,16 +33,13 @@ def finetune(model, x, y, frozen, epochs):
         optimizer.step()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    x, model = torch.rand(8, 2), Net()
+    x = torch.rand(8, 2)
+    model = nn.Sequential(OrderedDict(body=nn.Linear(2, 2), head=nn.Linear(2, 1)))
     finetune(model, x, x.sum(1, keepdim=True) * (1 + dist.get_rank()), frozen=2, epochs=20)
     for name in ("head", "body"):
         bias = [round(number, 3) for number in getattr(model, name).bias.tolist()]
         print(f"rank {dist.get_rank()}: the bias of the {name} is {bias}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

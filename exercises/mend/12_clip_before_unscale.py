@@ -3,7 +3,7 @@
 The same script without the scaler learns well. With it, each step is to change the weights as it
 would without: by the average gradient of all ranks, clipped to the norm `max_norm`, times the
 learning rate. If a gradient is infinite on one rank, all ranks skip the step. The scaler stays:
-with fp16 autocast small gradients become 0 without it. Mend `train`, keep its name and parameters.
+with fp16 autocast small gradients become 0 without it. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/12_clip_before_unscale.py  # shows it
 python exercises/check.py 12                                                       # mended?
@@ -30,7 +30,7 @@ def train(model, x, y, max_norm, steps):
         scaler.update()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     x, model = torch.rand(8, 2), torch.nn.Linear(2, 1)
@@ -38,8 +38,4 @@ def main():
     for steps in (0, 20, 20):
         train(model, x, y, 1.0, steps)
         print(f"rank {dist.get_rank()}: {steps} more steps, loss {F.mse_loss(model(x), y):.4f}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

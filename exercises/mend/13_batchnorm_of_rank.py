@@ -2,8 +2,8 @@
 
 The script prints a test loss and saves the model. Whoever loads the file and tests it on the same
 data gets another loss, although no step came between. `train` is to return, on all ranks, the loss
-of the model that is in the file. Mend it, keep its name, parameters and result. In eval mode the
-model normalizes with the statistics that BatchNorm gathered while training.
+of the model that is in the file. Mend it. In eval mode the model normalizes with the statistics
+that BatchNorm gathered while training.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/13_batchnorm_of_rank.py   # shows it
 python exercises/check.py 13                                                      # is it mended?
@@ -43,7 +43,7 @@ def test(model, x, y):
     return (totals[0] / totals[1]).item()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     x = torch.rand(10, 8, 1) + 3 * dist.get_rank()
@@ -56,8 +56,4 @@ def main():
         model.load_state_dict(torch.load(path[0]))
         again = test(model, x[0], x[0])
     print(f"rank {dist.get_rank()}: tested {loss:.4f}, loaded and tested {again:.4f}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -3,7 +3,7 @@
 Each node has a disk of its own, so each rank keeps its checkpoints in a folder of its own. A killed
 run leaves files that are cut off, or that one rank has written and another has not. After the
 restart all ranks are to go on from one epoch: the newest whose file is whole on all of them, or
-from the start if there is none. Mend `newest`, keep its name, parameters and result.
+from the start if there is none. Mend `newest`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/14_newest_checkpoint.py   # shows it
 python exercises/check.py 14
@@ -33,7 +33,7 @@ def read(path):
         return None
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     with tempfile.TemporaryDirectory() as name:  # the disk of this rank's node
@@ -43,8 +43,4 @@ def main():
             path = Path(name, "epoch_03.pt")
             path.write_bytes(path.read_bytes()[:500])
         print(f"rank {rank} resumes from epoch {newest(Path(name))[0]}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -1,8 +1,7 @@
 """all_reduce: wrong sums, but no error
 
 Every rank has counted the images of each class in its shard. The sums over all ranks are wrong, and
-each rank has others. All ranks have counted the same classes. Mend `totals`, keep its name,
-parameters and result.
+each rank has others. All ranks have counted the same classes. Mend `totals`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/15_crossed_collectives.py   # shows it
 python exercises/check.py 15                                                        # is it mended?
@@ -24,7 +23,7 @@ def totals(counts):
     return summed
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     shards = [
         ["cat", "dog", "dog", "dog", "owl", "cat", "dog", "dog"],
@@ -32,8 +31,4 @@ def main():
     ]
     counts = Counter(shards[dist.get_rank() % 2])
     print(f"rank {dist.get_rank()} has counted {dict(counts)}, all ranks {totals(counts)}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

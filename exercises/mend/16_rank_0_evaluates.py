@@ -2,8 +2,8 @@
 
 Rank 0 validates after each epoch, and neither rank ever gets to the second one. `train` is to
 return, on rank 0, the loss of rank 0's model on all of the validation data after each epoch, in
-eval mode. What the other ranks return is not looked at. Mend `train`, keep its name, parameters
-and result.
+eval mode. What the other ranks return is not looked at.
+Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/16_rank_0_evaluates.py   # shows it: Ctrl-C
 python exercises/check.py 16                                                      # is it mended?
@@ -41,7 +41,7 @@ def validate(model, x, y):
     return F.mse_loss(model(x), y).item()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     x = torch.rand(5, 8, 1)
@@ -49,8 +49,4 @@ def main():
     print(f"rank {dist.get_rank()} starts")
     losses = train(model, list(zip(x, 2 * x)), x[0], 2 * x[0], epochs=3)
     print(f"rank {dist.get_rank()} is done: {losses}")
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -1,9 +1,8 @@
 """DDP: hangs at the end of the epoch, ranks have different numbers of batches
 
-One rank runs out of batches, and the other waits for it. In each epoch every batch of every rank
-is to be used at least once (none is left out; some may be used again), and gradients are averaged:
-all ranks have equal weights in each step, and at the end. Mend `train`, keep its name and
-parameters.
+One rank runs out of batches, and the other waits for it. In each epoch every batch of every rank is
+to be used at least once (none is left out; some may be used again), and gradients are averaged: all
+ranks have equal weights in each step, and at the end. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/17_uneven_batches.py   # shows it: Ctrl-C
 python exercises/check.py 17                                                   # is it mended?
@@ -28,7 +27,7 @@ def train(model, batches, epochs):
             optimizer.step()
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     count = 3 + 2 * dist.get_rank()
     x = torch.rand(count, 8, 1)
@@ -36,8 +35,4 @@ def main():
     train(torch.nn.Linear(1, 1), list(zip(x, 2 * x)), epochs=2)
     print(f"rank {dist.get_rank()} has trained on them")
     dist.barrier()  # until all have
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
 On one node all is well. With a second one, its processes ask for GPUs that it does not have. Each
 process is to get a GPU of its own, one of those on its node; another node may have more or fewer.
-Mend `device_of_this_rank`, keep its name and result. No GPU is needed: `main` only compares the
-name with those that there would be.
+Mend `device_of_this_rank`. No GPU is needed: the script only compares the name with those that
+there would be.
 
 for n in 0 1; do torchrun --nnodes 2 --node-rank $n --nproc-per-node 2 \\
     exercises/mend/20_global_rank_as_device.py & done; wait     # shows it: two nodes, both here
@@ -22,7 +22,7 @@ def device_of_this_rank():
     return torch.device(f"cuda:{rank}")
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     device = device_of_this_rank()
     gpus = int(os.environ["LOCAL_WORLD_SIZE"])  # on a node: one for each of its processes
@@ -31,8 +31,4 @@ def main():
         f"of {', '.join(f'cuda:{n}' for n in range(gpus))}"
         f"{'' if device.index < gpus else ': invalid device ordinal'}"
     )
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
 Ranks that start together all download the file, into one place; one that comes later takes what is
 there by then. Each node has a disk of its own: on each, one rank is to download the file if it is
-not there, and no rank is to read it before it is whole. Mend `load`, keep its name, parameters and
-result; `download(path)` stands for any download, and `main` has one that is slow.
+not there, and no rank is to read it before it is whole. Mend `load`; `download(path)` stands for
+any download; the one below is slow.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/21_all_ranks_download.py   # shows it
 python exercises/check.py 21                                                       # mended?
@@ -31,7 +31,7 @@ def slow_download(path):
             time.sleep(0.1)
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     with tempfile.TemporaryDirectory() as folder:
         path = [Path(folder, "images")]
@@ -39,8 +39,4 @@ def main():
         time.sleep(0.5 * dist.get_rank())  # they never come at the same moment
         print(f"rank {dist.get_rank()} has {len(load(path[0], slow_download))} of 100 bytes")
         dist.barrier()
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -3,7 +3,7 @@
 Each rank splits the data set into images to train on and images to validate on. What one rank
 validates on, another has trained on. All ranks are to have the same split, another one for another
 seed; and the random numbers that a rank draws afterwards are to be those that it would have drawn
-without the split. Mend `split`, keep its name, parameters and result.
+without the split. Mend `split`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/31_split_of_rank.py   # shows it
 python exercises/check.py 31
@@ -19,15 +19,11 @@ def split(dataset, count, seed):
     return random_split(dataset, [len(dataset) - count, count])
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(42 + dist.get_rank())  # ranks augment by different random numbers
     dataset = TensorDataset(torch.arange(12))
     training, validation = split(dataset, 4, seed=42)
     print(f"rank {dist.get_rank()} validates on {sorted(validation.indices)}")
     dist.barrier()
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

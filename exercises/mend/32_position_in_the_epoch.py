@@ -2,8 +2,8 @@
 
 A run was stopped after `done` steps of an epoch. Started again, it takes as many steps as were
 left, but not those. It is to use exactly the batches that a run without a stop would have used from
-there on, without loading the images before them again. Mend `rest_of_epoch`, keep its name,
-parameters and result; the order is that of DistributedSampler with its default seed.
+there on, without loading the images before them again. Mend `rest_of_epoch`; the order is that of
+DistributedSampler with its default seed.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/32_position_in_the_epoch.py   # shows it
 python exercises/check.py 32
@@ -24,15 +24,11 @@ def rest_of_epoch(dataset, batch_size, epoch, done):
     return islice(loader, len(loader) - done)
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     dataset = TensorDataset(torch.arange(20))
     for done in (0, 3):
         batches = [x.tolist() for (x,) in rest_of_epoch(dataset, 2, epoch=1, done=done)]
         print(f"rank {dist.get_rank()} after {done} steps: {batches}")
     dist.barrier()
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -3,7 +3,7 @@
 The stream is split over the ranks, and each sample still comes once for each loader worker. Over
 all ranks and workers every sample is to come exactly once, whatever their numbers (0 workers: the
 rank itself reads), and no rank gets more samples than another by more than its number of workers.
-Mend `Stream`, keep its name and parameters.
+Mend `Stream`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/33_stream_of_workers.py   # shows it
 python exercises/check.py 33
@@ -27,15 +27,11 @@ class Stream(IterableDataset):
         return iter(range(self.rank, self.count, self.world_size))
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     stream = Stream(12, dist.get_rank(), dist.get_world_size())
     for workers in (0, 2):
         samples = [int(x) for x in DataLoader(stream, batch_size=None, num_workers=workers)]
         print(f"rank {dist.get_rank()}, {workers} workers: {samples}")
     dist.barrier()
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
 fully_shard replaces the model's parameters. `train` is to return, on all ranks, the whole weights
 of one process that trains on the data of all ranks, by Adam, with gradients clipped to `max_norm`.
-Nothing fails, and they are those from before the training. Mend `train`, keep its name, parameters
-and result; the model stays sharded while it trains.
+Nothing fails, and they are those from before the training. Mend `train`; the model stays sharded
+while it trains.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/34_sharded_too_late.py   # shows it
 python exercises/check.py 34

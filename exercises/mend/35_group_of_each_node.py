@@ -1,8 +1,7 @@
 """new_group: hangs, each rank makes the group of its own node only
 
 Each rank is to get the mean of the values of its node. The job hangs when the groups are made or
-used, as soon as there are two nodes. Mend `mean_of_node`, keep its name, parameters and result; no
-rank sends a value to another node.
+used, as soon as there are two nodes. Mend `mean_of_node`; no rank sends a value to another node.
 
 torchrun --standalone --nproc-per-node 4 exercises/mend/35_group_of_each_node.py   # shows it
 python exercises/check.py 35
@@ -22,12 +21,8 @@ def mean_of_node(value, per_node):
     return total.item() / len(ranks)
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     print(f"rank {dist.get_rank()}: {mean_of_node(float(dist.get_rank()), per_node=2)}")
     dist.barrier()  # until all have
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

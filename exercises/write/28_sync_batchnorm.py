@@ -30,14 +30,10 @@ def sync_batch_norm(x, weight, bias, eps=1e-5):
     raise NotImplementedError("sync_batch_norm is yours to write")
 
 
-def main():
+if __name__ == "__main__":
     dist.init_process_group("gloo")
     x = torch.arange(4.0)[:, None] + 4 * dist.get_rank()
     y = sync_batch_norm(x, torch.ones(1), torch.zeros(1))
     print(f"rank {dist.get_rank()}: {[round(value, 3) for value in y.flatten().tolist()]}")
     dist.barrier()
-
-
-if __name__ == "__main__":
-    main()
     dist.destroy_process_group()

@@ -1,19 +1,52 @@
-GIVEN = "rank 1 waits in line"
+GIVEN = "it hangs:\nrank 0 waits in line 21: dist.send(tensor, peer)\nrank 1 waits in line 21"
+SEND = "    sending = dist.isend(tensor, peer)  # while it is sent, this rank receives\n"
+RECV = "    dist.recv(theirs, peer)\n"
+WAIT = "    sending.wait()  # until then the tensor must stay as it is\n"
+MEAN = "    tensor += theirs\n    tensor /= 2\n"
+IN_TURN = """    calls = [(dist.send, tensor), (dist.recv, theirs)]
+    for call, one in calls if LOWER else reversed(calls):
+        call(one, peer)
+"""
+BATCH = """    calls = [(dist.irecv, theirs), (dist.isend, tensor)]
+    for work in dist.batch_isend_irecv([dist.P2POp(*call, peer) for call in calls]):
+        work.wait()
+"""
+IRECV = """    receiving = dist.irecv(theirs, peer)
+    dist.send(tensor, peer)
+    receiving.wait()
+"""
+HALVES = """    rank, halves = dist.get_rank(), tensor.view(-1).tensor_split(2)
+    mine, yours = halves[rank > peer], halves[rank < peer]
+    theirs = torch.empty_like(mine)
+    for given, into in ((yours, theirs), (mine, yours)):
+        sending = dist.isend(given, peer)
+        dist.recv(into, peer)
+        sending.wait()
+        mine += (theirs - mine) / 2 if into is theirs else 0
+"""
+GATHERED = """    each = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(each, tensor)
+    theirs = each[peer]
+"""
+ALL = SEND + RECV + WAIT
 RIGHT = {
-    "rank 0 decides for all": [
-        (
-            "dist.all_reduce(mean)  # all ranks decide by the same number",
-            "dist.reduce(mean, dst=0)\n        dist.broadcast(mean, src=0)",
-        )
-    ]
+    "the lower rank sends first": [(ALL, IN_TURN.replace("LOWER", "dist.get_rank() < peer"))],
+    "a batch of isend and irecv": [(ALL, BATCH)],
+    "irecv, then send": [(ALL, IRECV)],
+    "each rank averages one half": [(ALL + MEAN, HALVES)],
+    "a copy is sent": [("isend(tensor,", "isend(tensor.clone(),"), (WAIT + MEAN, MEAN + WAIT)],
 }
 WRONG = {
-    "the target is never looked at": (
-        [("        if mean.item() / dist.get_world_size() < target:", "        if False:")],
-        "all stopped after 100 epochs",
+    "both receive first": ([(ALL, RECV + "    dist.send(tensor, peer)\n")], "it hangs"),
+    "even ranks send first": (
+        [(ALL, IN_TURN.replace("LOWER", "dist.get_rank() % 2 == 0"))],
+        "On 3 ranks: it hangs",
     ),
-    "rank 0 alone knows": (
-        [("dist.all_reduce(mean)", "dist.reduce(mean, dst=0)")],
-        "it hangs",
+    "changed while it is sent": ([(WAIT + MEAN, MEAN + WAIT)], "changes the tensor before"),
+    "never waited for": ([(WAIT, "")], "does not wait"),
+    "used before it is there": (
+        [(ALL + MEAN, IRECV.replace("    receiving.wait()\n", MEAN + "    receiving.wait()\n"))],
+        "the mean is",
     ),
+    "by all ranks": ([(ALL, GATHERED)], "calls all"),
 }

@@ -15,7 +15,7 @@ WRONG = {
                 '    number = int(os.environ["RANK"]) - int(node) * int(size)\n',
             )
         ],
-        "On 4 ranks: rank 1",
+        "Invalid device string",
     ),
     "the last for all that have none": (
         [(LINE, '    number = min(int(os.environ["RANK"]), torch.cuda.device_count() - 1)\n')],

@@ -35,6 +35,6 @@ WRONG = {
     "all to all": ([(START, START + TO_ALL)], "rank 0 sent 192 bytes, where 128 are enough"),
     "PyTorch's, by its group": (
         [(START, START + "    return dist.group.WORLD.allreduce(tensor).wait()\n")],
-        "called all_reduce",
+        "called allreduce",
     ),
 }

@@ -1,0 +1,20 @@
+"""What the files of the chain play with: three steps of a small model on all ranks."""
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: docs/backends.md says why
+import torch.nn as nn
+
+
+def main(Parallel):
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    parallel = Parallel(model, lr=0.01, cap_bytes=160)
+    for _ in range(3):
+        x = torch.rand(16, 4)
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        parallel.step()
+        print(f"rank {dist.get_rank()}: loss {loss:.4f}, a weight {model[0].weight[0, 0]:.6f}")
+    dist.destroy_process_group()
