@@ -8,6 +8,8 @@ from .case import differing, finds, one_of, short
 def cause(optimizer, ranks, numbers):
     """Why gradients of a step differ, as far as that was seen."""
     step = one_of(ranks)
+    if not any(optimizer["ddps"]):
+        return "weights-differ"
     if not step["forwards"] and not any(p["sync"] for p in step["passes"]):
         return "not-through-ddp"
     if step["passes"] and not step["passes"][-1]["sync"]:
@@ -23,11 +25,13 @@ def differences(case, wanted):
         optimizer = case.optimizers[key]
         looks = [(n, ranks, differing(ranks, "gradients")) for n, ranks in steps]
         n, ranks, numbers = next((look for look in looks if look[2]), (0, {}, []))
-        known = numbers and any(optimizer["ddps"]) and not case.loose
+        served, count, drifts = any(optimizer["ddps"]), len(optimizer["numels"]), case.drifts(key)
+        some = case.averages(key) and len(numbers) < count and drifts  # of the script's own average
+        known = numbers and (served or some) and not case.loose
         if known and cause(optimizer, ranks, numbers) == wanted:
-            of = f"{len(numbers)} of {len(optimizer['numels'])} parameters"
+            of = f"{len(numbers)} of {count} parameters"
             seen = f"in step {n} the ranks had different gradients of {of}"
-            if case.drifts(key) and not case.averages(key, until=1e9):
+            if drifts and not (served and case.averages(key, until=1e9)):
                 yield "wrong", one_of(ranks), f"{seen}, and their weights differ to the end"
             else:
                 fine = "fine if the ranks average their weights later"
@@ -108,11 +112,13 @@ def judge_alone(case):
 
 
 def as_one(case, key):
-    """Is one model meant? Then data are divided, or one rank saves, and nothing else differs."""
+    """Is one model meant? Then data are divided, or rank 0 saves its own without a comparison."""
     rates = any(differing_rates(ranks) for _, ranks in case.steps[key])
     divided = any(e["sampler"]["type"] == "DistributedSampler" for e in case.ranks[0].all("epoch"))
-    savers = [r for r in case.ranks if any(e["saved"] for e in r.all("open"))]
-    return (divided or len(savers) == 1) and not (case.wraps or rates or case.loose)
+    savers = [r.number for r in case.ranks if any(e["saved"] for e in r.all("open"))]
+    compared = any("gather" in e["op"] for e in case.ranks[0].all("collective"))
+    one = divided or (savers == [0] and not compared)
+    return one and not (case.wraps or rates or case.loose)
 
 
 def exchanges(case, key):
@@ -189,8 +195,7 @@ def judge_accumulation(case):
 def judge_clip(case):
     """The norm is that of the gradients times the scale: call scaler.unscale_(optimizer) before."""
     for clip in [c for c in case.ranks[0].all("clip") if c["factor"] > 1]:
-        norm = f"; their norm was {clip['norm']:.4g}" if clip["norm"] is not None else ""
-        yield "wrong", clip["at"], f"gradients are clipped while times {clip['factor']:g}{norm}"
+        yield "wrong", clip["at"], f"gradients are clipped while multiplied by {clip['factor']:g}"
 
 
 @finds("clip-before-sum", "docs/gradient_accumulation.md#what-to-watch")

@@ -115,7 +115,7 @@ def judge_missing(case):
             yield "check", first["at"], f"{text}; {fine}"
     at, rows = fed(case)
     taken, union = shared(rows)
-    if taken - union > 0.1 * union + sum(map(len, rows[0] if rows else ())):
+    if rows and taken - union > 0.1 * union + len(rows[0][0]):
         text = f"before a rank saw one of its samples again, {taken - union} of {union} samples"
         if not case.has("same-data"):
             yield "check", at, f"{text} were given to several ranks; {fine}"
@@ -164,7 +164,7 @@ def judge_parts(case):
         kept = all("sent" in e["results"] for e in epochs)  # each rank's results are kept apart
         added = any("added" in e["results"] or "gathered" in e["results"] for e in epochs)
         if parts and not kept and not added:
-            printed = [e["printed"] for e in epochs if "prints" in e["results"]]
+            printed = [e["printed"] for e in epochs if e["prints"]]
             then = f"printed something ({printed[0]})" if printed else "went on"
             each = case.per_rank(e["count"] for e in epochs)
             seen = f"the ranks evaluated parts ({each} samples) and {then}"

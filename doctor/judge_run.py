@@ -9,6 +9,8 @@ from pathlib import Path
 from .case import finds, short
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
+NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
+NAMED = re.compile(r"\brank\b", re.I).search  # the line itself says whose loss it is
 ONE = "rank|master|is_main|gpu_id|chief"  # in an if that lets one rank through
 
 
@@ -54,7 +56,9 @@ def guard(case):
 def judge_uneven(case):
     """A rank without more data, or that leaves the loop, lets the others wait in a step."""
     training = [r for r in waiting(case) if r.trains]
-    if 0 < len(training) < len(case.ranks) and not guard(case):
+    epochs = [[e["delivered"] for e in r.epochs(True)] for r in case.ranks]
+    alike = epochs and epochs[0] and all(own == epochs[0] for own in epochs)  # no data ran out
+    if 0 < len(training) < len(case.ranks) and not alike and not guard(case):
         text = "no more data, or an if by a number of its own? Let all ranks decide together"
         yield "wrong", training[0].now["at"], f"{states(case)}; {text}"
 
@@ -188,38 +192,38 @@ def judge_threads(case):
 @finds("loss-of-one-rank", "docs/messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu")
 def judge_own_loss(case):
     """The loss of one rank is that of its part of the data: reduce it before it is printed."""
-    losses = [
-        [e for e in r.all("print") if re.search(r"loss.*\d", e["text"], re.I)] for r in case.ranks
-    ]
-    others = {e["at"] for own in losses[1:] for e in own}
-    for at in dict.fromkeys(e["at"] for e in losses[0] if e["at"] not in others):
-        prints = [e for e in losses[0] if e["at"] == at and e["steps"]]
-        unreduced = bool(prints) and prints[-1]["added"] == 0
+    lines = [[e for e in r.all("print") if re.search(NUMBER, e["text"])] for r in case.ranks]
+    others = {e["at"] for own in lines[1:] for e in own}
+    for at in dict.fromkeys(e["at"] for e in lines[0] if e["at"] not in others):
+        prints = [e for e in lines[0] if e["at"] == at and e["steps"] and not NAMED(e["text"])]
+        named = [e for e in prints if "loss" in e["text"].lower()]
+        unreduced = bool(named) and named[-1]["added"] == 0
         since = [0, *(e["steps"] for e in prints)]
         kinds = list(filter(None, (kind_of_loss(case, n, e) for n, e in zip(since, prints))))
         if case.steps and (unreduced or len(kinds) > len(prints) / 2):
-            text = f"rank 0 prints {prints[0]['text'][:40]!r}"
             what = kinds[0] if kinds else "and no collective added losses"
-            yield "check", at, f"{text}, {what}; fine if it is read as that"
+            text = f"rank 0 prints {prints[0]['text'][:40]!r}, {what}"
+            yield "check", at, f"{text}; fine if it is read as that"
 
 
 def kind_of_loss(case, since, event):
     """The printed number against the ranks' losses in their last step, and their means."""
-    number = re.search(r"loss\D{0,20}(\d+\.(\d{2,}))", event["text"], re.I)
     table = []
-    for rank in case.ranks if number else ():
+    for rank in case.ranks:
         steps = rank.all("step")[since : event["steps"]]
         losses = [[p["loss"] / (p["factor"] or 1) for p in s["passes"] if p["loss"]] for s in steps]
         rows = [(sum(own) / len(own), s["samples"] or 1) for own, s in zip(losses, steps) if own]
         means = [sum(v for v, _ in rows) / len(rows)] if rows else []
         means += [sum(v * n for v, n in rows) / sum(n for _, n in rows)] if rows else []
         table.append([*means, *(value for value, _ in rows[-1:])])
+    numbers = re.findall(NUMBER if "loss" in event["text"].lower() else EXACT, event["text"])
 
     def near(value):
-        return abs(float(number[1]) - value) < 0.51 / 10 ** len(number[2])
+        digits = [max(0.51 / 10 ** len(n.partition(".")[2]), 1e-5 * abs(value)) for n in numbers]
+        return any(abs(float(n) - value) < digit for n, digit in zip(numbers, digits))
 
     own = [any(map(near, values)) for values in table]
-    if own[:1] == [True] and not all(own):
+    if own[0] and not all(own):
         return "the loss of rank 0, not that of all ranks"
     summed = not any(own) and any(map(near, map(sum, zip(*table))))
     return "the sum of the ranks' losses, not their mean" if summed else ""

@@ -45,6 +45,7 @@ def open_epoch(iterator, loader):
         "results": S.results.copy(),
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
+    count_prints()
     S.epochs.append(iterator.doctor_epoch)
 
 
@@ -146,6 +147,13 @@ def note_added(name, frame):
         S.evaluating = None
 
 
+def count_prints():
+    """What is printed from now on is about a later evaluation."""
+    for epoch in S.evaluations:
+        epoch.setdefault("prints", S.results["prints"] - epoch["results"]["prints"])
+        epoch.setdefault("printed", S.printed)
+
+
 def note_train_mode():
     """Data are read, or DDP is called, without gradients, and the model is in train mode."""
     if (at := site()) not in S.said:
@@ -155,18 +163,25 @@ def note_train_mode():
 
 def flush_evaluations():
     """Training goes on, or the script ends: what became of the results is known by now."""
+    count_prints()
     epochs, S.evaluations, S.evaluating = S.evaluations, [], None
     for epoch in epochs:
         epoch["results"] = S.results - epoch["results"]
-        write("epoch", printed=S.printed, **epoch)
+        write("epoch", **epoch)
 
 
 # ---------------------------------------------------------------- files, prints, ports
 
 
 def note_save(obj, f, *args, **kwargs):
+    import torch
+
+    dicts = (
+        [d for d in [obj, *obj.values()] if isinstance(d, dict)] if isinstance(obj, dict) else []
+    )
+    weights = any(isinstance(value, torch.Tensor) for d in dicts for value in d.values())
     if isinstance(f, (str, os.PathLike)):  # it is opened without Python's open()
-        note_open(f, "w", saved=True)
+        note_open(f, "w", saved=weights)
 
 
 def note_sent(*args, **kwargs):
