@@ -10,26 +10,26 @@ wrong), 2 (it could not look, or not to the end).
 
 import argparse
 import json
+import re
+import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from . import judge, judge_data, judge_run  # noqa: F401 (they register their functions)
-from .case import JUDGES, Case
+from .case import JUDGES, Case, certainty
 from .launch import observe
 from .report import as_json, exit_code, show
 
-ORDER = ("wrong", "check", "wasteful")
 COPIED = 200_000_000  # bytes of the folder, at most, for the run on one rank
-RANKS = [  # the flags that say how many ranks are started
-    *("--nproc-per-node", "--nproc_per_node", "--num-processes", "--num_processes"),
-    *("--world-size", "--world_size"),
-]
+RANKS = r"(--(?:nproc.per.node|num.processes|world.size)[= ])\S+"  # how many ranks are started
 
 
 def main():
     args = parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # in both cases its ranks are ended
     try:
         # First, since the other run may save a checkpoint.
         alone = run_alone(args) if args.alone else None
@@ -47,15 +47,12 @@ def main():
 
 def diagnose(case):
     """All findings, the certain ones first. A judge that fails is named as not judged."""
-    for judge_one in JUDGES if case.ranks or case.others else ():
+    for judge_one in [one for one in JUDGES if len(case.ranks) >= one.ranks]:
         try:
             case.found += judge_one(case)
         except Exception as error:
-            event = {"kind": "unseen", "watcher": judge_one.key, "error": repr(error)}
-            for rank in case.ranks[:1]:
-                rank.events.append(event)
-    unique = {(one.key, one.at): one for one in reversed(case.found)}.values()
-    return sorted(unique, key=lambda one: ORDER.index(one.severity))
+            case.failed.append(f"{judge_one.key}: {error!r}")
+    return sorted(case.found, key=certainty)
 
 
 def parse_args():
@@ -74,25 +71,15 @@ def parse_args():
 
 def run_alone(args):
     """The same command on one rank, in a copy of the folder -> Case or None."""
-    command = on_one_rank(args.command)
-    files = [p for p in Path().rglob("*") if p.is_file() and not p.is_symlink()]
-    if command is None or sum(p.stat().st_size for p in files) > COPIED:
-        why = "the folder is too large to copy" if command else "the command has no number of ranks"
+    command, found = re.subn(RANKS, r"\g<1>1", shlex.join(args.command))
+    size = sum(p.stat().st_size for p in Path().rglob("*") if p.is_file() and not p.is_symlink())
+    if not found or size > COPIED:
+        why = "the folder is too large to copy" if found else "the command has no number of ranks"
         print(f"doctor: --alone was not done: {why}", file=sys.stderr)
         return None
     with tempfile.TemporaryDirectory(prefix="doctor-alone-") as folder:
         copy = shutil.copytree(Path(), Path(folder, "copy"), symlinks=True)
-        return Case(observe(command, args.patience, args.limit, copy))
-
-
-def on_one_rank(command):
-    words = list(command)
-    for number, word in enumerate(words):
-        flag, equals, _ = word.partition("=")
-        if flag in RANKS and (equals or number + 1 < len(words)):
-            words[number if equals else number + 1] = f"{flag}=1" if equals else "1"
-            return words
-    return None
+        return Case(observe(shlex.split(command), args.patience, args.limit, copy))
 
 
 if __name__ == "__main__":

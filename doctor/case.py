@@ -7,6 +7,10 @@ from functools import cached_property
 JUDGES = []
 
 
+def certainty(finding):
+    return ("wrong", "check", "wasteful").index(finding.severity)
+
+
 @dataclass
 class Finding:
     severity: str  # wrong, check or wasteful
@@ -18,15 +22,16 @@ class Finding:
     exercise: str | None
 
 
-def finds(key, page, exercise=None):
+def finds(key, page, exercise=None, ranks=2):
     """For a function that yields (severity, at, seen); its docstring says why it matters."""
 
     def register(judge):
         def found(case):
             why = " ".join(judge.__doc__.split())
-            return [Finding(one[0], key, *one[1:], why, page, exercise) for one in judge(case)]
+            found = [Finding(one[0], key, *one[1:], why, page, exercise) for one in judge(case)]
+            return sorted(found, key=certainty)[:1]  # the same mistake elsewhere is not repeated
 
-        found.key, found.page = key, page
+        found.key, found.page, found.ranks = key, page, ranks
         JUDGES.append(found)
         return judge
 
@@ -38,9 +43,10 @@ class Rank:
 
     def __init__(self, events, now):
         self.events, self.now = events, now
-        self.init = next((e for e in reversed(events) if e["kind"] == "init"), None)
+        self.init = next(reversed(self.all("init")), None)
         self.number = self.init["rank"] if self.init else None
         self.waits = bool(now.get("op"))  # it was stopped in a communication, or that failed
+        self.trains = self.waits and (now["op"] == "backward" or now.get("training", False))
 
     def all(self, *kinds):
         return [e for e in self.events if e["kind"] in kinds]
@@ -55,23 +61,24 @@ class Case:
 
     def __init__(self, run):
         self.run, self.alone, self.found = run, None, []
-        processes = [Rank(*process) for process in run.processes]
-        ranks = {p.number: p for p in processes if p.init}  # of a restarted rank: the last
+        self.processes = [Rank(*process) for process in run.processes]
+        ranks = {p.number: p for p in self.processes if p.init}  # of a restarted rank: the last
         self.ranks = [ranks[number] for number in sorted(ranks)]
-        self.others = [p for p in processes if not p.init]
         self.wraps = [e for rank in self.ranks for e in rank.all("wrap")]
         self.optimizers = {e["key"]: e for rank in self.ranks for e in rank.all("optimizer")}
-        self.loose = any(rank.all("join", "hook") for rank in self.ranks)  # may differ on purpose
+        unseen = [e for process in self.processes for e in process.all("unseen")]
+        self.failed = sorted({f"{e['watcher']}: {e['error']}" for e in unseen})
+        self.loose = any(rank.all("loose") for rank in self.ranks)  # may differ on purpose
 
     @cached_property
     def steps(self):
-        """{optimizer: [(n, {rank: step})]}: the steps of several ranks that belong together."""
+        """{optimizer: [(n, {rank: step})]}: the steps of all ranks that belong together."""
         table, result = defaultdict(dict), defaultdict(list)
         for rank in self.ranks:
             for step in rank.all("step"):
                 table[step["optimizer"], step["n"]][rank.number] = step
         for (key, n), ranks in table.items():
-            if len(ranks) > 1:
+            if len(ranks) > 1 or len(self.ranks) == 1:
                 result[key].append((n, ranks))
         return result
 
@@ -82,23 +89,17 @@ class Case:
                 yield key, self.optimizers[key], steps
 
     def averages(self, key, until=9):
-        """Does the script itself exchange gradients or weights of the size of these parameters?"""
+        """Does the script itself exchange most of these parameters, or their gradients?"""
         calls = [e for e in self.ranks[0].all("collective") if e["op"] != "broadcast" or e["step"]]
         sizes = Counter(e["numel"] for e in calls if e["step"] < until)
         numels = self.optimizers[key]["numels"]
-        return not Counter(numels) - sizes or max(sizes, default=0) >= sum(numels) > 1
-
-    def apart(self, key):
-        """Do the ranks train different models, without anything that shows a purpose?"""
-        return self.drifts(key) and not self.loose and not self.averages(key, until=1e9)
+        met = (Counter(numels) & sizes).total()
+        most = met == len(numels) or met >= max(2, len(numels) / 2)
+        return most or max(sizes, default=0) >= sum(numels) > 1
 
     def weights(self, key):
         """[(n, numbers)]: at each look, the numbers of the tensors that differ between ranks."""
-        looks = [
-            (n, ranks)
-            for n, ranks in self.steps[key]
-            if all("weights" in s for s in ranks.values())
-        ]
+        looks = [look for look in self.steps[key] if all("weights" in s for s in look[1].values())]
         ends = [(r.number, e) for r in self.ranks for e in r.all("last") if e["optimizer"] == key]
         looks += [(None, dict(ends))] if len(ends) > 1 else []
         return [(n, differing(ranks, "weights")) for n, ranks in looks]
@@ -108,6 +109,11 @@ class Case:
         differ = [bool(numbers) for _, numbers in self.weights(key)]
         rejoined = any(a and not b for a, b in zip(differ, differ[1:]))
         return bool(differ) and differ[-1] and not rejoined
+
+    def paired(self, lists):
+        """The n-th of each rank, but not if one has more of them in a run that ended well."""
+        unlike = len(set(map(len, lists))) > 1
+        return zip(*lists) if not unlike or self.run.end or self.run.code else ()
 
     def has(self, *keys):
         return any(finding.key in keys for finding in self.found)
@@ -129,7 +135,3 @@ def one_of(ranks):
 def short(values, limit=6):
     values = list(values)
     return ", ".join(map(str, values[:limit])) + (", ..." if len(values) > limit else "")
-
-
-def common(values):
-    return Counter(values).most_common(1)[0][0]

@@ -1,18 +1,22 @@
 """The training step: do the ranks train one model, as the method promises?"""
 
-from .case import common, differing, finds, one_of, short
+from statistics import mode
+
+from .case import differing, finds, one_of, short
 
 
 def cause(optimizer, ranks, numbers):
     """Why gradients of a step differ, as far as that was seen."""
     step = one_of(ranks)
+    if not any(optimizer["ddps"]):
+        return "weights-differ"
     if not step["forwards"] and not any(p["sync"] for p in step["passes"]):
         return "not-through-ddp"
     if step["passes"] and not step["passes"][-1]["sync"]:
         return "last-pass-not-synced"
     if any(optimizer["ddps"][i] is None for i in numbers):
         return "not-in-ddp"
-    return "gradients-differ"
+    return "weights-differ"
 
 
 def differences(case, wanted):
@@ -20,19 +24,18 @@ def differences(case, wanted):
     for key, steps in case.steps.items():
         optimizer = case.optimizers[key]
         looks = [(n, ranks, differing(ranks, "gradients")) for n, ranks in steps]
-        looks = [look for look in looks if look[2]] if any(optimizer["ddps"]) else []
-        if looks and cause(optimizer, *looks[0][1:]) == wanted:
-            n, ranks, numbers = looks[0]
-            of = f"{len(numbers)} of {len(optimizer['numels'])} parameters"
+        n, ranks, numbers = next((look for look in looks if look[2]), (0, {}, []))
+        served, count, drifts = any(optimizer["ddps"]), len(optimizer["numels"]), case.drifts(key)
+        some = case.averages(key) and len(numbers) < count and drifts  # of the script's own average
+        known = numbers and (served or some) and not case.loose
+        if known and cause(optimizer, ranks, numbers) == wanted:
+            of = f"{len(numbers)} of {count} parameters"
             seen = f"in step {n} the ranks had different gradients of {of}"
-            if case.apart(key):
+            if drifts and not (served and case.averages(key, until=1e9)):
                 yield "wrong", one_of(ranks), f"{seen}, and their weights differ to the end"
-            elif not case.loose:
-                yield (
-                    "check",
-                    one_of(ranks),
-                    f"{seen}; fine if the ranks average their weights later",
-                )
+            else:
+                fine = "fine if the ranks average their weights later"
+                yield "check", one_of(ranks), f"{seen}; {fine}"
 
 
 @finds("not-through-ddp", "docs/adapt.md#step-by-step", "10")
@@ -59,33 +62,11 @@ def judge_lacking(case):
         yield severity, step["at"], f"{seen}; DDP ({case.wraps[0]['at']}) does not have these"
 
 
-@finds("gradients-differ", "docs/corrections.md#gradients-and-weights")
-def judge_gradients(case):
-    """With DDP every rank makes the same step; after this one the ranks have different models."""
-    for severity, step, seen in differences(case, "gradients-differ"):
-        yield severity, step["at"], seen
-
-
-@finds("rates-differ", "docs/corrections.md#testing-and-collectives", "04")
-def judge_rates(case):
-    """Equal gradients times unequal learning rates make unequal weights."""
-    for key, _, steps in case.joint():
-        uneven = [step for step in steps if differing_rates(step[1])]
-        for n, ranks in uneven[:1]:
-            rates = ", ".join(f"rank {r} {s['rates'][0]:.4g}" for r, s in ranks.items())
-            reduces = {e["at"] for e in case.ranks[0].all("collective") if e["op"] == "reduce"}
-            hint = f"; dist.reduce ({short(reduces)}) gives its result to one rank"
-            text = f"from step {n} on the learning rates differ: {rates}{hint if reduces else ''}"
-            yield "wrong" if case.drifts(key) else "check", one_of(ranks)["at"], text
-
-
-def differing_rates(ranks):
-    return len({str(step["rates"]) for step in ranks.values()}) > 1
-
-
 @finds("weights-differ", "docs/corrections.md#gradients-and-weights")
 def judge_weights(case):
     """The ranks train different models, and one of them is saved."""
+    for severity, step, seen in differences(case, "weights-differ"):
+        yield severity, step["at"], seen
     for key, _, steps in case.joint():
         gradients = any(differing(ranks, "gradients") for _, ranks in steps)
         rates = any(differing_rates(ranks) for _, ranks in steps)
@@ -97,33 +78,47 @@ def judge_weights(case):
             yield severity, one_of(steps[-1][1])["at"], f"{text}, although the gradients agreed"
 
 
+@finds("rates-differ", "docs/corrections.md#testing-and-collectives", "04")
+def judge_rates(case):
+    """Equal gradients times unequal learning rates make unequal weights."""
+    for key, _, steps in case.joint():
+        for n, ranks in [step for step in steps if differing_rates(step[1])]:
+            rates = ", ".join(f"rank {r} {s['rates'][0]:.4}" for r, s in ranks.items())
+            reduces = {e["at"] for e in case.ranks[0].all("collective") if e["op"] == "reduce"}
+            hint = f"; dist.reduce ({short(reduces)}) gives its result to one rank"
+            text = f"from step {n} on the learning rates differ: {rates}{hint if reduces else ''}"
+            yield "wrong" if case.drifts(key) else "check", one_of(ranks)["at"], text
+
+
+def differing_rates(ranks):
+    return len({str(step["rates"]) for step in ranks.values()}) > 1
+
+
 @finds("not-wrapped", "docs/adapt.md#the-difference")
 def judge_alone(case):
     """Nothing averages the gradients of this model: each rank trains a model of its own."""
     for key, steps in case.steps.items():
         optimizer, at = case.optimizers[key], one_of(steps[0][1])["at"]
-        sharded = any(optimizer["ddps"]) or not optimizer["plain"]
-        if sharded or len(steps) < 2 or exchanges(case, key):
+        served = any(optimizer["ddps"]) or not optimizer["plain"]
+        if served or len(steps) < 2 or exchanges(case, key):
             continue
-        if not any(differing(ranks, "gradients") for _, ranks in steps):
-            if not case.wraps:
-                yield "check", at, f"in {len(steps)} steps all ranks computed the same gradients"
-        elif case.drifts(key):
-            meant = "; right only if each rank is to have a model of its own"
-            seen = f"the ranks' gradients differ, and in {len(steps)} steps nothing averages them"
-            purpose = alone_on_purpose(case, key)
-            text = f"{seen}: no DDP wraps this model{meant if purpose else ''}"
-            yield "check" if purpose else "wrong", at, text
+        differ = any(differing(ranks, "gradients") for _, ranks in steps)
+        seen = f"no DDP wraps this model, and in {len(steps)} steps nothing averages"
+        if not differ and not case.wraps:
+            yield "check", at, f"in {len(steps)} steps all ranks computed the same gradients"
+        elif differ and case.drifts(key):
+            meant = "" if as_one(case, key) else "; right if each rank is to have its own model"
+            yield "check" if meant else "wrong", at, f"{seen} its gradients, which differ{meant}"
 
 
-def alone_on_purpose(case, key):
-    """Other rates, files of its own, a model beside DDP's, other weights and no divided data."""
+def as_one(case, key):
+    """Is one model meant? Then data are divided, or rank 0 saves its own without a comparison."""
     rates = any(differing_rates(ranks) for _, ranks in case.steps[key])
-    files = [{e["path"] for e in r.all("save") if e["path"]} for r in case.ranks]
-    own_files = all(files) and not set.intersection(*files)
-    samplers = [e["sampler"]["type"] for e in case.ranks[0].all("epoch")]
-    other_start = case.weights(key)[0][1] and "DistributedSampler" not in samplers
-    return bool(case.wraps or rates or own_files or case.loose or other_start)
+    divided = any(e["sampler"]["type"] == "DistributedSampler" for e in case.ranks[0].all("epoch"))
+    savers = [r.number for r in case.ranks if any(e["saved"] for e in r.all("open"))]
+    compared = any("gather" in e["op"] for e in case.ranks[0].all("collective"))
+    one = divided or (savers == [0] and not compared)
+    return one and not (case.wraps or rates or case.loose)
 
 
 def exchanges(case, key):
@@ -134,22 +129,27 @@ def exchanges(case, key):
     return point or case.averages(key, until=1e9) or len(large) > len(case.steps[key]) / 2
 
 
-@finds("never-joined", "docs/adapt.md#the-difference")
+@finds("never-joined", "docs/adapt.md#the-difference", ranks=0)
 def judge_joined(case):
     """Without init_process_group and DDP each process trains by itself, as if there were one."""
-    trained = [p.all("step") for p in case.others if p.all("step")]
-    if len(trained) > 1 and not case.ranks:
+    trained = [p.all("step") for p in case.processes if p.all("step") and lonely(p)]
+    if len(trained) > 1 and len(case.ranks) < 2:
+        numbers = {e["rank"] for p in case.processes for e in p.all("optimizer")[:1] if lonely(p)}
         alike = len({str([(s["optimizer"], s["rates"]) for s in own]) for own in trained}) == 1
-        text = f"{len(trained)} processes trained a model and none joined a process group"
-        fine = "" if alike else "; right only if each is to train a model of its own"
-        yield "wrong" if alike else "check", trained[0][0]["at"], text + fine
+        sure = alike and None not in numbers and len(numbers) == len(trained)  # torchrun's RANK
+        text = f"{len(trained)} processes trained a model, and none has others in its group"
+        fine = "" if sure else "; right only if each is to train a model of its own"
+        yield "wrong" if sure else "check", trained[0][0]["at"], text + fine
 
 
-@finds(
-    "unequal-counts",
-    "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ",
-    "07",
-)
+def lonely(process):
+    return not process.init or process.init["world"] == 1
+
+
+COUNTS = "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ"
+
+
+@finds("unequal-counts", COUNTS, "07")
 def judge_counts(case):
     """DDP averages the ranks' means: a target of the smaller count weighs more."""
     for _, _, steps in case.joint():
@@ -166,43 +166,36 @@ def judge_counts(case):
             means = f"in step {n} the ranks' mean losses are over different numbers ({text})"
             fine = f"in {len(uneven)} of {len(rows)} passes they differ; fine if it is by little"
             yield "check", at, f"{means}; {fine}"
-            return
 
 
 @finds("accumulation-weight", "docs/gradient_accumulation.md#what-to-watch")
 def judge_accumulation(case):
-    """The loss has to be divided by the number of micro-batches that the step really has."""
-    for _, _, steps in case.joint():
+    """DDP averages over ranks; the loss is divided by the micro-batches that the step has."""
+    for _, optimizer, steps in case.joint():
         own = [s for s in (one_of(ranks) for _, ranks in steps) if s["passes"] and not s["closure"]]
-        own = own if len({p["at"] for s in own for p in s["passes"]}) == 1 else []  # one loop
-        factors = {round(p["factor"], 6) if p["factor"] else None for s in own for p in s["passes"]}
-        usual = common(len(s["passes"]) for s in own) if own else 0
-        if usual < 2 or len(factors) > 1 or None in factors:
+        passes = [p for s in own for p in s["passes"]]
+        factors = {round(p["factor"], 6) if p["factor"] and p["mean"] else 0 for p in passes}
+        if len(factors) != 1 or 0 in factors or len({p["at"] for p in passes}) != 1:  # one loop
             continue
-        factor = factors.pop()
+        factor, usual = factors.pop(), mode(len(s["passes"]) for s in own)
         odd = [s for s in own if len(s["passes"]) < usual]
-        if abs(factor * usual - 1) > 0.01:
+        if usual > 1 and abs(factor * usual - 1) > 0.01:
             text = f"a step adds up {usual} losses, each times {factor:.4g}: {factor * usual:.3g}"
-            yield (
-                "check",
-                own[0]["at"],
-                f"{text} times the mean; fine if the rate fits that",
-            )
+            yield "check", own[0]["at"], f"{text} times the mean; fine if the rate fits that"
         elif odd:
             text = f"step {odd[0]['n']} adds up {len(odd[0]['passes'])} losses, the others {usual}"
-            yield "wrong", odd[0]["at"], f"{text}, but each loss is multiplied by {factor:.4g}"
+            fine = "fine if that step may count less"
+            yield "check", odd[0]["at"], f"{text}, and each is multiplied by {factor:.4g}; {fine}"
+        elif usual == 1 and any(optimizer["ddps"]) and abs(factor * len(case.ranks) - 1) < 0.01:
+            text = f"each rank's loss is divided by {len(case.ranks)}, the number of ranks"
+            yield "check", passes[0]["at"], f"{text}; DDP does that, too: fine if the rate fits"
 
 
 @finds("clip-scaled", "docs/amp.md#autocast-gradscaler-and-ddp", "12")
 def judge_clip(case):
     """The norm is that of the gradients times the scale: call scaler.unscale_(optimizer) before."""
     for clip in [c for c in case.ranks[0].all("clip") if c["factor"] > 1]:
-        norm = f"; their norm was {clip['norm']:.4g}" if clip["norm"] is not None else ""
-        yield (
-            "wrong",
-            clip["at"],
-            f"gradients are clipped while multiplied by {clip['factor']:g}{norm}",
-        )
+        yield "wrong", clip["at"], f"gradients are clipped while multiplied by {clip['factor']:g}"
 
 
 @finds("clip-before-sum", "docs/gradient_accumulation.md#what-to-watch")
@@ -212,14 +205,12 @@ def judge_early_clip(case):
         sizes = {sum(optimizer["numels"]), max(optimizer["numels"])}  # of what is averaged
         for step in [one_of(ranks) for _, ranks in steps[:12]]:
             one_loop = len({p["at"] for p in step["passes"]}) == 1
-            for i, call in enumerate(step["comms"]):
+            for i, call in enumerate(step["comms"] if one_loop else ()):
                 first = next((k for k, c in enumerate(step["comms"]) if c["numel"] in sizes), -1)
-                later = one_loop and not any(optimizer["ddps"]) and first > i
-                early = one_loop and 0 < call["passes"] < len(step["passes"])
-                if call["op"] == "clip" and (later or early):
+                later = not any(optimizer["ddps"]) and first > i
+                if call["op"] == "clip" and (later or 0 < call["passes"] < len(step["passes"])):
                     then = "averaged over the ranks" if later else "added over all micro-batches"
                     yield "wrong", call["at"], f"gradients are clipped before they are {then}"
-                    return
 
 
 @finds("zero-gradients", "docs/unused_parameters.md")
@@ -227,33 +218,11 @@ def judge_zeros(case):
     """Such a step changes nothing: a detached loss, zero_grad() too early, dead units."""
     for key, steps in case.steps.items():
         looks = [s["gradients"] for s in (one_of(r) for _, r in steps) if "gradients" in s]
-        if (
-            len(looks) > 2
-            and case.optimizers[key]["plain"]
-            and not any(g > 0 or g < -1 for look in looks for g in look)
-        ):
+        some = any(g > 0 or g < -1 for look in looks for g in look)
+        if len(looks) > 2 and case.optimizers[key]["plain"] and not some:
             text = f"in all {len(looks)} steps looked at every gradient was 0 or missing"
-            yield (
-                "check",
-                one_of(steps[0][1])["at"],
-                f"{text}; fine if there is nothing to train yet",
-            )
-
-
-@finds("unused-search", "docs/unused_parameters.md#what-find_unused_parameters-costs")
-def judge_unused(case):
-    """find_unused_parameters=True walks the graph in every step: leave it out if all are used."""
-    for wrap in [w for w in case.wraps[:1] if w["find_unused"]]:
-        steps = [
-            r
-            for key, _, own in case.joint()
-            if wrap["name"] in case.optimizers[key]["ddps"]
-            for _, r in own
-        ]
-        seen = [g for ranks in steps for s in ranks.values() for g in s.get("gradients", [])]
-        if len(steps) > 4 and seen and -1 not in seen and 0 not in seen:
-            text = f"it is on, and in {len(steps)} steps every parameter had a gradient"
-            yield "wasteful", wrap["at"], text
+            fine = "fine if there is nothing to train yet"
+            yield "check", one_of(steps[0][1])["at"], f"{text}; {fine}"
 
 
 @finds("same-random-numbers", "docs/corrections.md#data-and-random-numbers", "05")
@@ -267,32 +236,9 @@ def judge_random_numbers(case):
             drew = [a for a, b in pairs if len(a) == len(b) == 1 and a != b]
             if len(drew) > min(4, len(pairs) / 2):  # until evaluations of other lengths draw, too
                 first = one_of(steps[0][1])
-                text = (
-                    f"between {len(drew) + 1} of {len(drawn)} steps all ranks drew the same numbers"
-                )
+                text = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
                 fine = "for dropout, augmentation or noise; fine if that is meant"
                 yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
-                return
-
-
-@finds("talks-per-step", "docs/checklist.md#review-your-script")
-def judge_talk(case):
-    """Each collective makes all ranks wait; a number that is only printed can come later."""
-    for _, _, all_steps in case.joint():
-        steps = [s for s in (one_of(ranks) for _, ranks in all_steps) if not s["closure"]]
-        calls = [
-            c for s in steps for c in s["comms"] if c["op"] in ("barrier", "all_reduce", "reduce")
-        ]
-        calls = [c for c in calls if not c["by_torch"]]  # Join, SyncBatchNorm
-        for at, op in sorted({(c["at"], c["op"]) for c in calls if c["numel"] <= 4}):
-            hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
-            late = op == "barrier" or all(c["when"] != "in step" for c in hits)
-            small = all(c["numel"] <= 4 for c in hits)
-            if small and late and len(hits) >= max(6, 0.8 * (len(steps) - 1)):
-                text = (
-                    f"{op} is called {len(hits)} times in {len(steps)} steps, for at most 4 numbers"
-                )
-                yield "wasteful", at, f"{text}; needed only if each step depends on it"
 
 
 @finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")
@@ -301,28 +247,20 @@ def judge_batch(case):
     many, one = facts(case), facts(case.alone) if case.alone else {}
     if one and many and many["samples"] > one["samples"] and many["rate"] == one["rate"]:
         text = f"a step takes {many['samples']} samples, on one rank {one['samples']}"
-        yield (
-            "check",
-            many["at"],
-            f"{text}, and the rate is {many['rate']} in both; fine if that is meant",
-        )
+        fine = f"and the rate is {many['rate']} in both; fine if that is meant"
+        yield "check", many["at"], f"{text}, {fine}"
 
 
 def facts(case):
-    """Of one optimizer, the first that DDP serves: samples per step of all ranks, rate, loss."""
-    served = [key for key, one in case.optimizers.items() if any(one["ddps"])]
-    joint = [key for key, _, _ in case.joint()] if case.ranks else []
-    first = next(iter(joint or served or case.steps or case.optimizers), None)
-    groups = [list(ranks.values()) for _, ranks in case.steps.get(first, [])]
-    if len(case.ranks) == 1:
-        groups = [[s] for s in case.ranks[0].all("step") if s["optimizer"] == first]
-    if not groups:
+    """Of the first optimizer whose gradients are averaged, or else the first: its steps."""
+    keys = [*(key for key, _, _ in case.joint()), *case.steps]
+    steps = [list(ranks.values()) for _, ranks in case.steps[keys[0]]] if keys else []
+    if not steps:
         return {}
-    samples, first = common(sum(s["samples"] for s in group) for group in groups), groups[0][0]
-    losses = [s["passes"][0]["loss"] for s in groups[0] if s["passes"]]
-    loss = sum(losses) / len(losses) if losses and None not in losses else None
-    rates = [group[0]["rates"][0] for group in groups]
-    rate = max(rates) if all(type(one) is float for one in rates) else rates[0]
-    same = len(set(rates)) == 1
-    where = {"steps": len(groups), "rate": rate, "same_rate": same, "at": first["at"]}
-    return {"samples": samples, "first_loss": loss, **where}
+    rates = [step[0]["rates"][0] for step in steps]
+    return {
+        "steps": len(steps),
+        "samples": mode(sum(s["samples"] for s in step) for step in steps),
+        "rate": max(rates) if all(type(rate) is float for rate in rates) else rates[0],
+        "at": steps[0][0]["at"],
+    }

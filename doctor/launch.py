@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,27 +63,12 @@ def observe(command, patience, limit, cwd=None) -> Run:
         Path(folder, "sitecustomize.py").write_text(SITECUSTOMIZE)
         path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
         env = {**os.environ, "PYTHONPATH": path, "DDP_DOCTOR_FOLDER": folder}
-        with terminated_as_interrupted():
-            run = wait(subprocess.Popen(command, env=env, cwd=cwd), folder, patience, limit)
+        run = wait(subprocess.Popen(command, env=env, cwd=cwd), folder, patience, limit)
         run.processes = read(folder, run.nows)
         return run
     finally:
         end(started(folder))
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def terminated_as_interrupted():
-    """SIGTERM raises KeyboardInterrupt, too: what was started is ended in both cases."""
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def wait(process, folder, patience, limit):
@@ -114,13 +98,12 @@ def wait(process, folder, patience, limit):
 
 def states(folder):
     """{pid: where it is now} of the processes that have begun and are still there."""
-    found = {}
-    for path in Path(folder).glob("*.now"):
-        pid = pid_of(path)
-        text = path.read_bytes().rstrip(b" \0")
-        if text and alive(pid):
-            found[pid] = loaded(text)
-    return found
+    nows = {pid_of(path): now_of(path) for path in Path(folder).glob("*.now")}
+    return {pid: now for pid, now in nows.items() if now and alive(pid)}
+
+
+def now_of(path):
+    return loaded(path.read_bytes().rstrip(b" \0"))
 
 
 def loaded(text):
@@ -193,9 +176,7 @@ def end(pids):
 def read(folder, nows):
     processes = []
     for path in sorted(Path(folder).glob("*.jsonl")):
-        lines = path.read_bytes().splitlines()
-        events = [event for event in map(loaded, lines) if event]  # the last may be cut off
-        pid = pid_of(path)
-        now = nows.get(pid) or loaded(path.with_suffix(".now").read_bytes().rstrip(b" \0"))
-        processes.append((events, now))
+        events = map(loaded, path.read_bytes().splitlines())  # the last may be cut off
+        now = nows.get(pid_of(path)) or now_of(path.with_suffix(".now"))
+        processes.append(([event for event in events if event], now))
     return processes

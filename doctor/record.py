@@ -16,12 +16,13 @@ import weakref
 import zlib
 from collections import Counter
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 LIBRARY = ("<", HERE, *{sysconfig.get_path(name) for name in PATHS})
-NOW_BYTES = 1024
+NOW_BYTES = 2048
 MOST = 3000  # events of one kind: the files stay small however long the run is
 EVERY = 50  # steps whose fingerprints may wait on a GPU until they are read
 
@@ -37,14 +38,14 @@ class State:
     def __init__(self):
         self.file = self.now = self.evaluating = self.scaled = self.pending = None
         self.queue, self.written, self.on_device = [], Counter(), False
-        self.waits, self.forked, self.ended = False, False, False
-        self.passed = self.steps = self.backwards = self.synced = self.added = 0  # from the start
+        self.waits = self.forked = self.ended = False
+        self.passed = self.steps = self.backwards = self.synced = 0  # from the start
+        self.results, self.printed = Counter(), "?"  # what became of results, and where
         self.step = new_step()
         self.groups, self.reduced, self.ddps = Counter(), {}, weakref.WeakKeyDictionary()
         self.optimizers, self.signatures = weakref.WeakKeyDictionary(), Counter()
-        self.loaders, self.datasets = weakref.WeakKeyDictionary(), {}
-        self.epochs, self.evaluations = [], []
-        self.unscaled, self.said, self.opened = set(), set(), set()
+        self.loaders, self.epochs, self.evaluations = weakref.WeakKeyDictionary(), [], []
+        self.unscaled, self.said = True, set()
 
 
 S = State()
@@ -113,34 +114,21 @@ def shown(filename):
     return filename if path.startswith("../..") else path
 
 
-def caller():
-    """The innermost frame that belongs to the reader's files."""
+def frames():
+    """The frames of the reader's files that led here, the innermost first."""
     frame = sys._getframe(1)
-    while frame and not is_script(frame.f_code.co_filename):
+    while frame:
+        if is_script(frame.f_code.co_filename):
+            yield frame
         frame = frame.f_back
-    return frame
 
 
-def callers(most=4):
-    """The lines of the reader's files that led here, the innermost first."""
-    frame, lines = caller(), []
-    while frame and len(lines) < most:
-        lines += [site(frame)] if is_script(frame.f_code.co_filename) else []
-        frame = frame.f_back
-    return lines
+def place(frame):
+    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def called_from():
-    """The file that calls the watched function: the reader's, a library's or PyTorch's."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(HERE):
-        frame = frame.f_back
-    return frame.f_code.co_filename
-
-
-def site(frame=None):
-    frame = frame or caller()
-    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "?"
+def site():
+    return next(map(place, frames()), "?")
 
 
 def quietly(observe, *args, **kwargs):
@@ -154,12 +142,28 @@ def quietly(observe, *args, **kwargs):
             write("unseen", watcher=name, error=repr(error)[:200])
 
 
-def noting(note):
-    """Around a function of which only the arguments matter."""
+def before(note):
+    """Around a function of which the arguments matter."""
 
     def around(original, *args, **kwargs):
         quietly(note, *args, **kwargs)
         return original(*args, **kwargs)
+
+    return around
+
+
+def noted(kind):
+    """Around a function of which it matters that it is called."""
+    return before(lambda *args, **kwargs: write(kind, at=site()))
+
+
+def after(note):
+    """Around a function of which the result matters: note(result, *arguments)."""
+
+    def around(original, *args, **kwargs):
+        result = original(*args, **kwargs)
+        quietly(note, result, *args, **kwargs)
+        return result
 
     return around
 
@@ -170,33 +174,34 @@ def waiting(op, **what):
     if S.waits:
         yield
         return
-    S.waits, at = True, quietly(site) or "?"
-    quietly(show_now, op, at=at, **what)
+    lines = quietly(lambda: [place(frame) for frame in islice(frames(), 4)]) or ["?"]
+    S.waits, what = True, {"op": op, "at": lines[0], "lines": lines, **what}
+    quietly(show_now, **what)
     try:
         yield
         S.passed += 1
         quietly(show_now)
     except BaseException as error:
-        quietly(show_now, op, at=at, error=f"{type(error).__name__}: {error}"[:200], **what)
+        quietly(show_now, error=f"{type(error).__name__}: {error}"[:200], **what)
         raise
     finally:
         S.waits = False
 
 
-def fingerprint(tensor):
-    """A number on the tensor's device: equal for equal bits, another one after an exchange."""
+def fingerprint(tensor, rows=1):
+    """A number per row, on the tensor's device: equal for equal bits, another after an exchange."""
     import torch
 
     bits = tensor.detach().reshape(-1)
     bits = torch.view_as_real(bits).reshape(-1) if bits.is_complex() else bits
     sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = bits.view(sizes[bits.element_size()])
-    if bits.numel() > 1_000_000:  # sums of columns first: one pass, no memory
-        whole = len(bits) // 1024 * 1024
-        columns = bits[:whole].view(-1, 1024).sum(0, dtype=torch.int64)
-        bits = torch.cat([columns, bits[whole:].long()])
+    bits = bits.view(sizes[bits.element_size()]).view(rows, -1)
+    if bits.shape[1] > 1_000_000:  # sums of columns first: one pass, no memory
+        whole = bits.shape[1] // 1024 * 1024
+        columns = bits[:, :whole].reshape(rows, -1, 1024).sum(1, dtype=torch.int64)
+        bits = torch.cat([columns, bits[:, whole:].long()], 1)
     S.on_device |= bits.device.type != "cpu"
-    return (bits * torch.arange(1, 2 * len(bits), 2, device=bits.device)).sum()
+    return (bits * torch.arange(1, 2 * bits.shape[1], 2, device=bits.device)).sum(1)
 
 
 def fingerprints(tensors):
@@ -206,14 +211,15 @@ def fingerprints(tensors):
     dense = [t for t in tensors if comparable(t)]
     if not dense or len({t.device for t in dense}) > 1:
         return [-1] * len(tensors)
-    none = torch.tensor(-1, device=dense[0].device)
-    return torch.stack([fingerprint(t) if comparable(t) else none for t in tensors])
+    none = torch.tensor([-1], device=dense[0].device)
+    return torch.cat([fingerprint(t) if comparable(t) else none for t in tensors])
 
 
 def comparable(tensor):
+    """Is it whole, in this process, and not a part of one as a DTensor is?"""
     import torch
 
-    whole = type(tensor) in (torch.Tensor, torch.nn.Parameter)  # a DTensor is part of one
+    whole = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return whole and tensor.layout == torch.strided and not tensor.is_meta and tensor.numel() > 0
 
 

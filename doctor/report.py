@@ -5,8 +5,8 @@ import re
 import textwrap
 
 from .judge import facts
-from .judge_data import each_once
-from .judge_run import LOST
+from .judge_data import evaluations
+from .judge_run import LOST, states
 
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
@@ -40,14 +40,15 @@ def sentence(case):
     run, known = case.run, facts(case)
     parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
     parts += [*failures(case), f"{len(case.ranks)} rank(s) seen"]
+    parts += [states(case)] if run.end in ("limit", "interrupt") and case.ranks else []
     if known:
         steps = f"{known['steps']} steps of {known['samples'] or '?'} samples over all ranks"
-        rate = f"{known['rate']:.4g}" if type(known["rate"]) is float else known["rate"]
-        most = "" if known["same_rate"] else "at most "
-        parts.append(f"{steps}, learning rate {most}{rate}")
+        parts.append(f"{steps}, learning rate at most {known['rate']:.4}")
     if case.wraps:
         parts.append(f"DDP averages {case.wraps[0]['bytes']:,} bytes of gradients")
-    parts += evaluated(case)
+    counts = [evaluated(rank) for rank in case.ranks]
+    if any(counts):
+        parts.append(f"samples evaluated: {case.per_rank(counts)}")
     return "; ".join(parts) + "."
 
 
@@ -64,21 +65,12 @@ def failures(case):
     return [text for _, _, text in sorted(texts)]
 
 
-def evaluated(case):
-    """How many samples each rank read after its last training, summed over its loaders."""
-    counts = {}
-    for rank in case.ranks:
-        last = {}
-        for event in rank.all("epoch"):
-            last = {} if event["backwards"] else {**last, event["loader"]: event["count"]}
-        counts[rank.number] = sum(last.values())
-    some = {rank: count for rank, count in counts.items() if count}
-    total = f" ({sum(some.values())} in all)" if len(some) > 1 else ""
-    if len(some) == len(counts) > 1 and len(set(some.values())) == 1:
-        return [f"each rank evaluates {counts[case.ranks[0].number]} samples{total}"]
-    if not some:
-        return []
-    return [", ".join(f"rank {r} evaluates {n} samples" for r, n in some.items()) + total]
+def evaluated(rank):
+    """How many samples a rank read after its last training, summed over its loaders."""
+    last = {}
+    for event in rank.all("epoch"):
+        last = {} if event["backwards"] else {**last, event["loader"]: event["count"]}
+    return sum(last.values())
 
 
 def in_order(case):
@@ -89,23 +81,22 @@ def in_order(case):
     looked = {
         "gradients, learning rates and weights agree between ranks, in the steps looked at": (
             any(case.joint()),
-            "gradients-differ not-in-ddp not-through-ddp last-pass-not-synced weights-differ "
-            "rates-differ",
+            "not-in-ddp not-through-ddp last-pass-not-synced weights-differ rates-differ",
         ),
         "the ranks train on samples of their own, in a new order in each epoch": (
             any(e["backwards"] for e in epochs),
-            "same-data same-order split-differs samples-missing unequal-epochs",
+            "same-data same-order split-differs samples-missing",
         ),
-        "each sample counts once in evaluation, and results are brought together": (
-            each_once(case),
+        "where all ranks evaluate, no sum counts a sample twice, and no part is printed alone": (
+            evaluations(case),
             "padded-evaluation part-of-evaluation buffers-differ",
         ),
         "collectives have the same order on all ranks": (
             case.ranks[0].all("collective"),
-            "crossed-order one-rank-communicates left-early uneven-steps",
+            "crossed-order one-rank-communicates uneven-steps",
         ),
         "no file is written by two ranks, or read before it is whole": (
-            case.ranks[0].all("save", "load", "open"),
+            case.ranks[0].all("open"),
             "file-race several-write",
         ),
     }
@@ -117,7 +108,6 @@ def not_judged(case):
     events = [e for rank in case.ranks for e in rank.all("epoch")]
     sharded = any(not o["plain"] for o in case.optimizers.values())
     compiled = any(rank.all("compiled") for rank in case.ranks)
-    unseen = {f"{e['watcher']}: {e['error']}" for r in case.ranks for e in r.all("unseen")}
     reasons = {
         "anything: no process joined a group (or Python ran with -I, -E or -S)": not case.ranks,
         "what needs two ranks: there was one": len(case.ranks) == 1,
@@ -128,10 +118,12 @@ def not_judged(case):
         "differences that Join or a communication hook makes on purpose": case.loose,
         "training steps: no two ranks made the same one": case.ranks and not case.steps,
         "what DDP does: nothing was wrapped by it": case.steps and not case.wraps,
-        "the training data: they came from no DataLoader": case.steps and not events,
-        **{f"what a watcher would have seen that failed ({text})": True for text in unseen},
+        "all of the training data: they came from no DataLoader": case.steps and not events,
     }
-    return [text for text, true in reasons.items() if true]
+    failed = [
+        f"what a watcher or judge that failed would have seen ({text})" for text in case.failed
+    ]
+    return [text for text, true in reasons.items() if true] + failed
 
 
 def exit_code(case, found):

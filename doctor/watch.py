@@ -12,33 +12,10 @@ import os
 import pkgutil
 import sys
 
-from .record import (
-    S,
-    called_from,
-    caller,
-    callers,
-    fingerprints,
-    flush,
-    forked,
-    is_rank,
-    is_script,
-    noting,
-    quietly,
-    shown,
-    site,
-    waiting,
-    write,
-)
-from .watch_data import DATA, close_epochs, hear
-from .watch_step import (
-    STEP,
-    code_of,
-    flush_evaluations,
-    hook_optimizers,
-    look_for_devices,
-    note_in_step,
-    parameters_of,
-)
+from . import record
+from .record import S, before, fingerprints, flush, frames, is_rank, place, quietly, site, write
+from .watch_data import DATA, close_epochs, flush_evaluations, hear, note_added, parameters_of
+from .watch_step import STEP, hook_optimizers, look_for_devices, note_in_step
 
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
@@ -53,19 +30,19 @@ def install():
 
     if not torch.distributed.is_available() or started_by_rank():
         return
+    also = "torch.distributed.distributed_c10d"
     for name in COLLECTIVES:
         around = functools.partial(around_collective, name)
-        quietly(watch, f"torch.distributed {name}", around, "torch.distributed.distributed_c10d")
-    init = "torch.distributed init_process_group"
-    quietly(watch, init, around_init, "torch.distributed.distributed_c10d", every=True)
-    quietly(watch, "torch.distributed destroy_process_group", noting(note_destroy))
+        quietly(watch, f"torch.distributed {name}", around, also)
+    quietly(watch, "torch.distributed init_process_group", around_init, also, every=True)
+    quietly(watch, "torch.distributed destroy_process_group", before(note_destroy))
     for target, around in {**STEP, **DATA}.items():
         quietly(watch, target, around)
     quietly(hook_optimizers)
     sys.excepthook = functools.partial(raised, sys.excepthook)
     sys.addaudithook(hear)
     atexit.register(goodbye)
-    os.register_at_fork(after_in_child=forked)
+    os.register_at_fork(after_in_child=record.forked)
 
 
 def started_by_rank():
@@ -104,13 +81,13 @@ def raised(original, kind, error, traceback):
 
 def note_raised(kind, error, rest):
     """The script ends by an exception: which, and in which of its lines."""
-    places = ["?"]
+    at = "?"
     while rest:
-        if is_script(rest.tb_frame.f_code.co_filename):
-            places.append(f"{shown(rest.tb_frame.f_code.co_filename)}:{rest.tb_lineno}")
+        name = rest.tb_frame.f_code.co_filename
+        at = f"{record.shown(name)}:{rest.tb_lineno}" if record.is_script(name) else at
         rest = rest.tb_next
     if is_rank():
-        write("raised", error=f"{kind.__name__}: {error}"[:300], at=places[-1])
+        write("raised", error=f"{kind.__name__}: {error}"[:300], at=at)
 
 
 # ---------------------------------------------------------------- the group and its collectives
@@ -118,7 +95,7 @@ def note_raised(kind, error, rest):
 
 def around_init(original, *args, **kwargs):
     S.forked = False  # whoever joins a group is a rank
-    with waiting("init_process_group"):
+    with record.waiting("init_process_group"):
         result = original(*args, **kwargs)
     quietly(note_init, args, kwargs)
     return result
@@ -132,9 +109,8 @@ def note_init(args, kwargs):
     S.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
     local, rank = os.environ.get("LOCAL_RANK"), dist.get_rank()
-    place = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
-    place["own"] = is_script(called_from())
-    write("init", rank=rank, world=dist.get_world_size(), backend=dist.get_backend(), **place)
+    where = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
+    write("init", rank=rank, world=dist.get_world_size(), **where)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
     if local not in (None, str(rank)) and sys.getprofile() is None:
         sys.setprofile(look_for_devices)  # which of the two numbers picks the device?
@@ -143,7 +119,7 @@ def note_init(args, kwargs):
 def note_destroy(group=None):
     if group is None:
         finish()
-        write("destroy", at=site())
+        write("destroy")
 
 
 def finish():
@@ -169,7 +145,7 @@ def around_collective(name, original, *args, **kwargs):
     if S.waits:
         return original(*args, **kwargs)
     quietly(note_collective, name, [*args, *kwargs.values()])
-    with waiting(name, callers=quietly(callers)):
+    with record.waiting(name):
         return original(*args, **kwargs)
 
 
@@ -179,17 +155,16 @@ def note_collective(name, values):
 
     tensor = next((v for v in values if isinstance(v, torch.Tensor)), None)
     group = next((v for v in values if isinstance(v, dist.ProcessGroup)), None)
-    frame, words = caller(), {}
-    if frame and frame.f_code.co_name != "<module>":  # which of several things is it about?
-        words = {k: v for k, v in frame.f_locals.items() if type(v) is str and len(v) < 60}
-    call = {"op": name, "at": site(frame), "numel": tensor.numel() if tensor is not None else 0}
-    call["by_torch"] = called_from().startswith(os.path.dirname(torch.__file__))
-    ranks = dist.get_process_group_ranks(group) if group else None
-    write("collective", **call, group=ranks, words=words, step=S.steps)
-    note_in_step(call)
-    adds = any(word in name for word in ADDING)
-    S.added += adds
-    for epoch in S.epochs + S.evaluations if adds else ():
-        epoch["added"] = [*epoch["added"][:20], name]
-    if adds and S.evaluating and S.evaluating.get("code") == code_of(frame):
-        S.evaluating["added"] = True
+    frame = next(frames(), None)
+    own = frame.f_locals if frame else {}
+    call = {"op": name, "at": place(frame) if frame else "?"}
+    call["numel"] = tensor.numel() if tensor is not None else 0
+    call["group"] = dist.get_process_group_ranks(group) if group else None
+    # Which of several things is it about?
+    call["tensor"] = [k for k, v in own.items() if v is tensor and tensor is not None]
+    words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
+    call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
+    write("collective", step=S.steps, **call)
+    note_in_step(name, call["at"], call["numel"])
+    if any(word in name for word in ADDING):
+        note_added(name, frame)

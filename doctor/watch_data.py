@@ -1,6 +1,7 @@
-"""The second half of watch.py: loaders, checkpoints, files, prints, ports.
+"""Data and results, in each rank: loaders, evaluations, files, prints, ports.
 
 The indices that a loader asks for are those that its workers get: nothing is watched in a worker.
+See watch.py for what all watchers promise.
 """
 
 import os
@@ -9,20 +10,15 @@ import sys
 import weakref
 import zlib
 
-from .record import HERE, S, is_script, noting, quietly, site, write
+from . import record
+from .record import HERE, S, after, before, fingerprints, is_script, noted, quietly, site, write
 
 INDICES = 200_000  # of an epoch, at most, are compared one by one
-SAMPLER = ("shuffle", "num_replicas", "epoch", "replacement")
+SAMPLER = ("shuffle", "num_replicas", "epoch", "seed", "replacement")
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
 
 
-def around_iter(original, self):
-    iterator = original(self)
-    quietly(open_epoch, self, iterator)
-    return iterator
-
-
-def open_epoch(loader, iterator):
+def open_epoch(iterator, loader):
     from torch.utils.data import BatchSampler, IterableDataset, Subset
 
     number = S.loaders.setdefault(loader, len(S.loaders))
@@ -31,44 +27,26 @@ def open_epoch(loader, iterator):
     while isinstance(dataset, Subset):  # also of random_split
         chain, dataset = [*chain, dataset.indices], dataset.dataset
     sampler = loader.sampler if sampler is None else sampler
-    counted, workers = hasattr(loader.dataset, "__len__"), loader.num_workers > 0
+    counted = hasattr(loader.dataset, "__len__")
     iterator.doctor_epoch = {
         "loader": number,
-        "data": number_of(dataset),
         "at": site(),
         "chain": chain,
-        "length": len(dataset) if hasattr(dataset, "__len__") else None,
-        "digest": digest(dataset),
-        "positions": len(loader.dataset) if counted else None,
+        "data": digest(dataset),
+        "positions": len(loader.dataset) if counted else 0,
         "batches": len(loader) if counted else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
         "stock": type(loader.batch_sampler) is BatchSampler,
         "iterable": isinstance(dataset, IterableDataset),
-        "seed": getattr(iterator, "_base_seed", None) if workers else None,
-        "random": random_names(dataset) if workers else [],
-        "alike": seeded_alike(loader.worker_init_fn),
         "lists": iterator.__dict__.setdefault("doctor_lists", []),
         "delivered": 0,
         "grad": None,
-        "before": (S.backwards, S.synced),
-        "prints": [],
-        "files": 0,
-        "added": [],
+        "start": (S.backwards, S.synced),
+        "results": S.results.copy(),
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
+    count_prints()
     S.epochs.append(iterator.doctor_epoch)
-
-
-def number_of(dataset):
-    """Loaders with the same number read the same data set."""
-    number, reference = S.datasets.get(id(dataset), (None, None))
-    if reference is None or reference() is not dataset:
-        number = len(S.datasets)
-        try:
-            S.datasets[id(dataset)] = number, weakref.ref(dataset)
-        except TypeError:  # a list
-            return f"list of {len(dataset)}"
-    return number
 
 
 def digest(dataset):
@@ -83,32 +61,12 @@ def digest(dataset):
     return zlib.crc32(re.sub("0x[0-9a-f]+", "", " ".join(parts)).encode())
 
 
-def random_names(dataset):
-    """Names by which the data set's own code seems to draw random numbers: a hint, no proof."""
-    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
-    names = [*getattr(code, "co_names", ())]
-    names += repr(getattr(dataset, "transform", "")).replace("(", " ").split()
-    return sorted({n for n in names if n.startswith(("rand", "Random", "normal", "uniform"))})
-
-
-def seeded_alike(worker_init):
-    """Does worker_init_fn seed by the worker number, and by nothing that differs by rank?"""
-    code = getattr(worker_init, "__code__", None)
-    names = [*code.co_names, *code.co_freevars, *code.co_varnames] if code else []
-    own = any(word in name.lower() for name in names for word in ("rank", "initial_seed", "env"))
-    return any("seed" in name for name in names) and not own
-
-
-def around_next_index(original, self):
-    index = original(self)
+def note_index(index, iterator):
     batch = index if isinstance(index, (list, tuple)) else [index]
-    self.__dict__.setdefault("doctor_lists", []).append(batch)
-    return index
+    iterator.__dict__.setdefault("doctor_lists", []).append(batch)
 
 
 def around_next(original, self):
-    import torch
-
     epoch = getattr(self, "doctor_epoch", None)
     try:
         batch = original(self)
@@ -119,16 +77,19 @@ def around_next(original, self):
             quietly(close_epochs, epoch["loader"])
         raise
     if epoch:
-        epoch["grad"] = torch.is_grad_enabled() and not S.evaluating
-        epoch["delivered"] += 1
-        epoch["train_mode"] = not torch.is_grad_enabled() and in_train_mode()
-        if epoch["grad"] and len(self.doctor_lists) >= epoch["delivered"]:
-            S.step["read"] += len(self.doctor_lists[epoch["delivered"] - 1])
+        quietly(note_batch, epoch, self.doctor_lists)
     return batch
 
 
-def in_train_mode():
-    return any(ddp.module.training for ddp in S.ddps)
+def note_batch(epoch, lists):
+    import torch
+
+    epoch["grad"] = torch.is_grad_enabled() and not S.evaluating
+    epoch["delivered"] += 1
+    if epoch["grad"] and len(lists) >= epoch["delivered"]:
+        S.step["read"] += len(lists[epoch["delivered"] - 1])
+    if not torch.is_grad_enabled() and S.backwards and any(d.module.training for d in S.ddps):
+        note_train_mode()
 
 
 def close_epochs(loader=None):
@@ -139,7 +100,7 @@ def close_epochs(loader=None):
 
 
 def close_epoch(epoch):
-    lists, chain, before = epoch.pop("lists"), epoch.pop("chain"), epoch.pop("before")
+    lists, chain, start = epoch.pop("lists"), epoch.pop("chain"), epoch.pop("start")
     indices = [int(i) for batch in lists[: epoch["delivered"]] for i in batch if i is not None]
     epoch["count"] = len(indices)
     epoch["chain"] = [hash(tuple(int(i) for i in positions)) for positions in chain]
@@ -149,74 +110,105 @@ def close_epoch(epoch):
     epoch["indices"], epoch["order"] = indices if keep else [], hash(tuple(indices))
     known = epoch["batches"] is not None
     epoch["whole"] = epoch["delivered"] == epoch["batches"] if known else epoch.pop("ended", False)
-    epoch["backwards"], epoch["synced"] = S.backwards - before[0], S.synced - before[1]
+    epoch["backwards"], epoch["synced"] = S.backwards - start[0], S.synced - start[1]
     if epoch["backwards"]:
         write("epoch", **epoch)
     else:  # an evaluation, maybe: it is written when it is known what became of its results
         S.evaluations = [*S.evaluations[-20:], epoch]
 
 
+# ---------------------------------------------------------------- evaluations
+
+
+def parameters_of(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def note_eval(module):
+    """An evaluation of the trained model begins."""
+    models = [ddp.module for ddp in S.ddps]
+    trained = {id(p) for optimizer in S.optimizers for p in parameters_of(optimizer)}
+    module = module.module if module in S.ddps else module
+    own = any(module is m for m in models)
+    own |= not models and any(id(p) in trained for p in module.parameters())
+    if own and S.backwards:
+        S.evaluating = weakref.ref(module), site(), next(record.frames()).f_code
+
+
+def note_added(name, frame):
+    """Results come together: of which epochs, and of a model with which buffers?"""
+    S.results["gathered" if "gather" in name else "added"] += 1
+    module, at, code = S.evaluating or (lambda: None, None, None)
+    if module() is not None and (S.evaluations or code is getattr(frame, "f_code", None)):
+        buffers = dict(module().named_buffers())
+        what = {"names": list(buffers), "buffers": fingerprints(list(buffers.values()))}
+        orders = [e["order"] for e in S.evaluations]
+        write("evaluation", at=at, orders=orders, reading=len(S.epochs), **what)
+        S.evaluating = None
+
+
+def count_prints():
+    """What is printed from now on is about a later evaluation."""
+    for epoch in S.evaluations:
+        epoch.setdefault("prints", S.results["prints"] - epoch["results"]["prints"])
+        epoch.setdefault("printed", S.printed)
+
+
+def note_train_mode():
+    """Data are read, or DDP is called, without gradients, and the model is in train mode."""
+    if (at := site()) not in S.said:
+        S.said.add(at)
+        write("train_mode", at=at)
+
+
+def flush_evaluations():
+    """Training goes on, or the script ends: what became of the results is known by now."""
+    count_prints()
+    epochs, S.evaluations, S.evaluating = S.evaluations, [], None
+    for epoch in epochs:
+        epoch["results"] = S.results - epoch["results"]
+        write("epoch", **epoch)
+
+
 # ---------------------------------------------------------------- files, prints, ports
 
 
-def around_save(original, obj, f, *args, **kwargs):
-    quietly(note_file, "save", obj, f)
-    return original(obj, f, *args, **kwargs)
-
-
-def around_load(original, f, *args, **kwargs):
-    from .watch_step import flush_evaluations
-
-    quietly(flush_evaluations)
-    size = os.path.getsize(f) if isinstance(f, (str, os.PathLike)) and os.path.exists(f) else None
-    obj = original(f, *args, **kwargs)
-    quietly(note_file, "load", obj, f, size=size)
-    return obj
-
-
-def note_file(kind, obj, f, **what):
-    """Of a checkpoint: its counters; are weights and an optimizer's state in it?"""
+def note_save(obj, f, *args, **kwargs):
     import torch
 
-    top = obj if isinstance(obj, dict) else {}
-    nested = [v for v in [top, *top.values()] if isinstance(v, dict)]
-    what["weights"] = any(isinstance(v, torch.Tensor) for d in nested for v in d.values())
-    what["optimizer"] = any("param_groups" in d for d in nested)
-    counters = [str(k) for k, v in top.items() if type(v) is int]
-    path = os.path.abspath(f) if isinstance(f, (str, os.PathLike)) else None
-    write(kind, path=path, at=site(), counters=counters, **what)
-    if kind == "save":
-        note_kept()
+    dicts = (
+        [d for d in [obj, *obj.values()] if isinstance(d, dict)] if isinstance(obj, dict) else []
+    )
+    weights = any(isinstance(value, torch.Tensor) for d in dicts for value in d.values())
+    if isinstance(f, (str, os.PathLike)):  # it is opened without Python's open()
+        note_open(f, "w", saved=weights)
 
 
 def note_sent(*args, **kwargs):
-    """Results may leave by a queue of the script (not a DataLoader's), or by a store."""
-    if not opened_by_library():
-        note_kept()
+    """Results may leave by a file, by a queue of the script (not a DataLoader's), by a store."""
+    S.results["sent"] += not opened_by_library()
 
 
-def note_kept():
-    for epoch in S.epochs + S.evaluations:
-        epoch["files"] += 1
+def note_threads(_, number):
+    write("threads", threads=number, at=site())
 
 
-def around_threads(original, number):
-    original(number)
-    quietly(write, "threads", threads=number, at=site())
-
-
-def around_print(original, *args, **kwargs):
+def note_printed(*args, **kwargs):
     if kwargs.get("file") in (None, sys.stdout) and args:
-        quietly(note_print, args)
-    original(*args, **kwargs)
+        note_print(args)
+
+
+def note_logged(logger, line):
+    if is_script(line.pathname):
+        note_print([line.getMessage()])
 
 
 def note_print(args):
     text, at = " ".join(map(str, args))[:120], site()
-    for epoch in S.epochs + S.evaluations:
-        epoch["prints"] = [*epoch["prints"][:20], at]
+    S.results["prints"], S.printed = S.results["prints"] + 1, at
     if S.written["print"] < 300:
-        write("print", text=text, at=at, steps=S.steps, added=S.added)
+        added = S.results["added"] + S.results["gathered"]
+        write("print", text=text, at=at, steps=S.steps, added=added)
 
 
 def hear(event, args):
@@ -227,26 +219,27 @@ def hear(event, args):
         if event == "os.putenv" and os.fsdecode(args[0]) == "MASTER_PORT":
             write("port", port=os.fsdecode(args[1]), at=site())
         elif S.file is not None and event == "os.rename":
-            note_open(os.fsdecode(args[1]), "w", 0)
+            note_open(args[1], "w")
         elif S.file is not None and event == "open" and isinstance(args[0], (str, bytes)):
-            note_open(os.fsdecode(args[0]), args[1] or "", args[2] or 0)
+            note_open(args[0], args[1] or "", args[2] or 0)
     except Exception:  # the interpreter is shutting down
         pass
 
 
-def note_open(path, mode, flags):
-    path = os.path.abspath(path)
+def note_open(path, mode, flags=0, saved=False):
+    path = os.path.abspath(os.fsdecode(path))
     writes = bool(set(mode) & set("wxa+")) or bool(flags & (os.O_WRONLY | os.O_RDWR))
     ours = path.startswith((os.environ["DDP_DOCTOR_FOLDER"], HERE, "/dev", "/proc", "/sys"))
-    known = (path, writes, S.passed) in S.opened or len(S.opened) > 3000
+    known = (path, writes, S.passed) in S.said or len(S.said) > 3000
     if ours or known or not is_script(path) or opened_by_library():
         return
-    S.opened.add((path, writes, S.passed))
+    S.said.add((path, writes, S.passed))
     size = os.path.getsize(path) if not writes and os.path.isfile(path) else None
     appends = "a" in mode or bool(flags & os.O_APPEND)
-    write("open", path=path, writes=writes, appends=appends, size=size, at=site())
+    what = {"writes": writes, "appends": appends, "saved": saved}
+    write("open", path=path, size=size, at=site(), **what)
     if writes:
-        note_kept()
+        note_sent()
 
 
 def opened_by_library():
@@ -259,15 +252,16 @@ def opened_by_library():
 
 
 DATA = {
-    "torch.utils.data:DataLoader __iter__": around_iter,
-    "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": around_next_index,
+    "torch.utils.data:DataLoader __iter__": after(open_epoch),
+    "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": after(note_index),
     "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
-    "torch save": around_save,
-    "torch load": around_load,
-    "torch compile": noting(lambda *a, **k: write("compiled")),
-    "torch set_num_threads": around_threads,
-    "builtins print": around_print,
-    "multiprocessing.queues:Queue put": noting(note_sent),
-    "multiprocessing.queues:SimpleQueue put": noting(note_sent),
-    "torch.distributed:Store set": noting(note_sent),
+    "torch.nn:Module eval": before(note_eval),
+    "torch save": before(note_save),
+    "torch compile": noted("compiled"),
+    "torch set_num_threads": after(note_threads),
+    "builtins print": before(note_printed),
+    "logging:Logger handle": before(note_logged),
+    "multiprocessing.queues:Queue put": before(note_sent),
+    "multiprocessing.queues:SimpleQueue put": before(note_sent),
+    "torch.distributed:Store set": before(note_sent),
 }

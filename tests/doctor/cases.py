@@ -26,10 +26,9 @@ FINDINGS = {
     "part-of-evaluation": ("wrong", "inference"),
     "rates-differ": ("wrong", "groups"),
     "same-random-numbers": ("check", "equal-seeds"),
-    "workers-seeds": ("check", "workers"),
     "batch-grows": ("check", "scaled-rate"),
     "uneven-steps": ("wrong", "join"),
-    "accumulation-weight": ("wrong", "accumulated-rest"),
+    "accumulation-weight": ("check", "accumulated-rest"),
     "unequal-counts": ("check", "counted"),
     "not-synced": ("wrong", "synced-in-each"),
     "not-through-ddp": ("wrong", "gan"),
@@ -39,7 +38,6 @@ FINDINGS = {
     "clip-scaled": ("wrong", "as-it-is"),
     "clip-before-average": ("wrong", "as-it-is"),
     "buffers-differ": ("wrong", "synced-batches"),
-    "optimizer-not-restored": ("wrong", "as-it-is"),
     "restored-on-one-rank": ("wrong", "restored-then-sent"),
     "written-by-several": ("check", "probe"),
     "crossed-order": ("wrong", "reduced-in-the-loop"),
@@ -52,8 +50,6 @@ FINDINGS = {
     "too-many-threads": ("wasteful", "as-it-is"),
     "loss-of-one-rank": ("check", "progress"),
     "evaluation-in-train-mode": ("wrong", "evaluated-on-all"),
-    "too-much-communication": ("wasteful", "closure"),
-    "unused-without-need": ("wasteful", "unused"),
     "zero-gradients": ("wrong", "frozen"),
 }
 

@@ -40,16 +40,17 @@ def main(words):
     for case in cases.innocents() if innocent else cases.mutants():
         if not words or any(word in case.name for word in words):
             started = time.monotonic()
-            end, found = judged(case)
+            end, found, failed = judged(case)
             line = {"name": case.name, "seconds": round(time.monotonic() - started, 1)}
             line["ends_as_it_says"] = end in (case.options & {"fails", "hangs"} or {"ends"})
             line["ends_as_it_says"] |= "any" in case.options
             line["findings"] = [(one.severity, one.key, one.at, one.seen) for one in found]
+            line["failed"] = failed  # watchers and judges
             print(json.dumps(line), flush=True)
 
 
 def judged(case):
-    """-> how it ended, and what the doctor says of it."""
+    """-> how it ended, what the doctor says of it, and what of the doctor failed."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(case.source)
         alone = None
@@ -61,7 +62,7 @@ def judged(case):
         judged_case = Case(run(folder, case.ranks(), spawned(case)))
         judged_case.alone = alone
         ended = "fails" if judged_case.run.code else "hangs" if judged_case.run.end else "ends"
-        return ended, diagnose(judged_case)
+        return ended, diagnose(judged_case), judged_case.failed
 
 
 def spawned(case):
