@@ -78,7 +78,8 @@ def run_alone(args):
         print(f"doctor: --alone was not done: {why}", file=sys.stderr)
         return None
     with tempfile.TemporaryDirectory(prefix="doctor-alone-") as folder:
-        copy = shutil.copytree(Path(), Path(folder, "copy"), symlinks=True)
+        not_itself = shutil.ignore_patterns(f"{Path(folder).name}*")  # if it lies in this folder
+        copy = shutil.copytree(Path(), Path(folder, "copy"), symlinks=True, ignore=not_itself)
         return Case(observe(shlex.split(command), args.patience, args.limit, copy))
 
 
