@@ -24,7 +24,7 @@ from .launch import observe
 from .report import as_json, exit_code, show
 
 COPIED = 200_000_000  # bytes of the folder, at most, for the run on one rank
-RANKS = r"(--(?:nproc.per.node|num.processes|world.size)[= ])\S+"  # how many ranks are started
+RANKS = r"(--(?:nproc.per.node|num.processes|world.size)[= ])\d+"  # how many ranks are started
 
 
 def main():
