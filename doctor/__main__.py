@@ -24,7 +24,7 @@ from .launch import observe
 from .report import as_json, exit_code, show
 
 COPIED = 200_000_000  # bytes of the folder, at most, for the run on one rank
-RANKS = r"(--(?:nproc.per.node|num.processes|world.size)[= ])\S+"  # how many ranks are started
+RANKS = r"(--(?:nproc.per.node|num.processes|world.size)[= ])\d+"  # how many ranks are started
 
 
 def main():
@@ -78,7 +78,8 @@ def run_alone(args):
         print(f"doctor: --alone was not done: {why}", file=sys.stderr)
         return None
     with tempfile.TemporaryDirectory(prefix="doctor-alone-") as folder:
-        copy = shutil.copytree(Path(), Path(folder, "copy"), symlinks=True)
+        not_itself = shutil.ignore_patterns(f"{Path(folder).name}*")  # if it lies in this folder
+        copy = shutil.copytree(Path(), Path(folder, "copy"), symlinks=True, ignore=not_itself)
         return Case(observe(shlex.split(command), args.patience, args.limit, copy))
 
 
