@@ -225,6 +225,18 @@ def judge_zeros(case):
             yield "check", one_of(steps[0][1])["at"], f"{text}; {fine}"
 
 
+@finds("unused-search", "docs/unused_parameters.md#what-find_unused_parameters-costs")
+def judge_unused(case):
+    """find_unused_parameters=True walks the graph in every step: leave it out if all are used."""
+    for wrap in [w for w in case.wraps[:1] if w["find_unused"]]:
+        own = [(steps, case.optimizers[key]["ddps"]) for key, _, steps in case.joint()]
+        steps = [ranks for steps, ddps in own if wrap["name"] in ddps for _, ranks in steps]
+        seen = [g for ranks in steps for s in ranks.values() for g in s.get("gradients", [])]
+        if len(steps) > 4 and seen and -1 not in seen and 0 not in seen:
+            text = f"it is on, and in {len(steps)} steps every parameter had a gradient"
+            yield "wasteful", wrap["at"], text
+
+
 @finds("same-random-numbers", "docs/corrections.md#data-and-random-numbers", "05")
 def judge_random_numbers(case):
     """Ranks that draw the same numbers augment and drop out as one: seed with seed + rank."""
@@ -239,6 +251,22 @@ def judge_random_numbers(case):
                 text = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
                 fine = "for dropout, augmentation or noise; fine if that is meant"
                 yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
+
+
+@finds("talks-per-step", "docs/checklist.md#review-your-script")
+def judge_talk(case):
+    """Each collective makes all ranks wait; a number that is only printed can come later."""
+    for _, _, all_steps in case.joint():
+        steps = [s for s in (one_of(ranks) for _, ranks in all_steps) if not s["closure"]]
+        calls = [c for s in steps for c in s["comms"] if not c["by_torch"]]  # Join, SyncBatchNorm
+        calls = [c for c in calls if c["op"] in ("barrier", "all_reduce", "reduce")]
+        for at, op in sorted({(c["at"], c["op"]) for c in calls}):
+            hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
+            within = op != "barrier" and any(c["forwards"] and not c["passes"] for c in hits)
+            small = all(c["numel"] <= 4 for c in hits)
+            if small and not within and len(hits) >= max(6, 0.8 * (len(steps) - 1)):
+                text = f"{op} is called {len(hits)} times in {len(steps)} steps, for few numbers"
+                yield "wasteful", at, f"{text}; needed only if each step depends on it"
 
 
 @finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")

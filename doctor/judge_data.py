@@ -133,6 +133,19 @@ def shared(rows):
     return sum(map(len, seen)), len(set().union(*seen))
 
 
+@finds("same-worker-seeds", "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker")
+def judge_workers(case):
+    """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
+    for epochs in together(case, True):
+        seeds, names = {e["seed"] for e in epochs}, epochs[0]["random"]
+        same = "have the same seeds" if len(seeds) == 1 and epochs[0]["seed"] and names else None
+        same = "are seeded by worker_init_fn with their number" if epochs[0]["alike"] else same
+        if same:
+            text = f"workers of different ranks {same}, and the data set uses {short(names)}"
+            yield "check", epochs[0]["at"], f"{text}; fine if nothing is drawn there"
+            return
+
+
 def evaluations(case):
     return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
 

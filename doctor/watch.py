@@ -149,6 +149,16 @@ def around_collective(name, original, *args, **kwargs):
         return original(*args, **kwargs)
 
 
+def called_by_torch():
+    """Is it PyTorch that calls the watched function: Join, SyncBatchNorm?"""
+    import torch
+
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(record.HERE):
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(os.path.dirname(torch.__file__))
+
+
 def note_collective(name, values):
     import torch
     from torch import distributed as dist
@@ -165,6 +175,6 @@ def note_collective(name, values):
     words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
     call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
     write("collective", step=S.steps, **call)
-    note_in_step(name, call["at"], call["numel"])
+    note_in_step(name, call["at"], call["numel"], called_by_torch())
     if any(word in name for word in ADDING):
         note_added(name, frame)

@@ -27,7 +27,7 @@ def open_epoch(iterator, loader):
     while isinstance(dataset, Subset):  # also of random_split
         chain, dataset = [*chain, dataset.indices], dataset.dataset
     sampler = loader.sampler if sampler is None else sampler
-    counted = hasattr(loader.dataset, "__len__")
+    counted, workers = hasattr(loader.dataset, "__len__"), loader.num_workers > 0
     iterator.doctor_epoch = {
         "loader": number,
         "at": site(),
@@ -36,6 +36,9 @@ def open_epoch(iterator, loader):
         "positions": len(loader.dataset) if counted else 0,
         "batches": len(loader) if counted else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
+        "seed": getattr(iterator, "_base_seed", None) if workers else None,
+        "random": random_names(dataset) if workers else [],
+        "alike": seeded_alike(loader.worker_init_fn),
         "stock": type(loader.batch_sampler) is BatchSampler,
         "iterable": isinstance(dataset, IterableDataset),
         "lists": iterator.__dict__.setdefault("doctor_lists", []),
@@ -59,6 +62,22 @@ def digest(dataset):
         elif isinstance(value, (str, int, float)):
             parts.append(f"{name} {value}")
     return zlib.crc32(re.sub("0x[0-9a-f]+", "", " ".join(parts)).encode())
+
+
+def random_names(dataset):
+    """Names by which the data set's own code seems to draw random numbers: a hint, no proof."""
+    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
+    names = [*getattr(code, "co_names", ())]
+    names += repr(getattr(dataset, "transform", "")).replace("(", " ").split()
+    return sorted({n for n in names if n.startswith(("rand", "Random", "normal", "uniform"))})
+
+
+def seeded_alike(worker_init):
+    """Does worker_init_fn seed by the worker number, and by nothing that differs by rank?"""
+    code = getattr(worker_init, "__code__", None)
+    names = [*code.co_names, *code.co_freevars, *code.co_varnames] if code else []
+    own = any(word in name.lower() for name in names for word in ("rank", "initial_seed", "env"))
+    return any("seed" in name for name in names) and not own
 
 
 def note_index(index, iterator):

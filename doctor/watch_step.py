@@ -15,11 +15,12 @@ from .watch_data import flush_evaluations, note_train_mode, parameters_of
 NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
 
 
-def note_in_step(op, at, numel=0):
-    """A collective or clipping, and after how many backward passes of the step it comes."""
+def note_in_step(op, at, numel=0, by_torch=False):
+    """A collective or clipping, and after how many passes of the step it comes."""
     if len(S.step["comms"]) < 40:
-        passes = len(S.step["passes"])
-        S.step["comms"].append({"op": op, "at": at, "numel": numel, "passes": passes})
+        passes = {"passes": len(S.step["passes"]), "forwards": S.step["forwards"]}
+        call = {"op": op, "at": at, "numel": numel, "by_torch": by_torch}
+        S.step["comms"].append(call | passes)
 
 
 def note_ddp(_, ddp, *args, **kwargs):
@@ -34,7 +35,8 @@ def note_ddp(_, ddp, *args, **kwargs):
     S.reduced.update({id(p): (weakref.ref(p), name) for p in reduced})
     size = sum(p.numel() * p.element_size() for p in reduced)
     norms = [k for k in NORMS if any(k in type(m).__name__ for m in module.modules())]
-    write("wrap", at=site(), bytes=size, norms=norms)
+    unused = getattr(ddp, "find_unused_parameters", False)
+    write("wrap", at=site(), name=name, bytes=size, norms=norms, find_unused=unused)
 
 
 def ddp_of(parameter):

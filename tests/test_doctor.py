@@ -273,6 +273,9 @@ OTHER_NAMES = {  # of cases.FINDINGS: what the doctor calls it
     "restored-on-one-rank": "restored-on-one-rank rates-differ",
     "left-early": "uneven-steps one-rank-communicates",
     "file-race": "file-race several-write",
+    "workers-seeds": "same-worker-seeds",
+    "too-much-communication": "talks-per-step",
+    "unused-without-need": "unused-search",
 }
 
 
