@@ -35,6 +35,7 @@ def install():
         around = functools.partial(around_collective, name)
         quietly(watch, f"torch.distributed {name}", around, also)
     quietly(watch, "torch.distributed init_process_group", around_init, also, every=True)
+    quietly(watch, "torch.distributed new_group", around_new_group, also)
     quietly(watch, "torch.distributed destroy_process_group", before(note_destroy))
     for target, around in {**STEP, **DATA}.items():
         quietly(watch, target, around)
@@ -146,6 +147,12 @@ def around_collective(name, original, *args, **kwargs):
         return original(*args, **kwargs)
     quietly(note_collective, name, [*args, *kwargs.values()])
     with record.waiting(name):
+        return original(*args, **kwargs)
+
+
+def around_new_group(original, *args, **kwargs):
+    """All ranks have to make a group, and wait in it for those of its ranks that do not."""
+    with record.waiting("new_group"):
         return original(*args, **kwargs)
 
 
