@@ -139,7 +139,8 @@ def judge_workers(case):
     for epochs in together(case, True):
         seeds, names = {e["seed"] for e in epochs}, epochs[0]["random"]
         same = "have the same seeds" if len(seeds) == 1 and epochs[0]["seed"] and names else None
-        same = "are seeded by worker_init_fn with their number" if epochs[0]["alike"] else same
+        alike = epochs[0]["alike"] and len({e["alike"] for e in epochs}) == 1
+        same = "are seeded by worker_init_fn with their number" if alike else same
         if same:
             text = f"workers of different ranks {same}, and the data set uses {short(names)}"
             yield "check", epochs[0]["at"], f"{text}; fine if nothing is drawn there"

@@ -73,11 +73,12 @@ def random_names(dataset):
 
 
 def seeded_alike(worker_init):
-    """Does worker_init_fn seed by the worker number, and by nothing that differs by rank?"""
-    code = getattr(worker_init, "__code__", None)
+    """What worker_init_fn binds, if it seeds by its number and nothing that differs by rank."""
+    bound = f"{getattr(worker_init, 'args', ())} {getattr(worker_init, 'keywords', {})}"  # partial
+    code = getattr(getattr(worker_init, "func", worker_init), "__code__", None)
     names = [*code.co_names, *code.co_freevars, *code.co_varnames] if code else []
     own = any(word in name.lower() for name in names for word in ("rank", "initial_seed", "env"))
-    return any("seed" in name for name in names) and not own
+    return bound if any("seed" in name for name in names) and not own else None
 
 
 def note_index(index, iterator):
