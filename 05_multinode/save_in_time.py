@@ -1,4 +1,4 @@
-"""Save in time: told to stop in the middle of an epoch, all ranks save after the same step.
+"""Save in time: asked to stop in the middle of an epoch, all ranks save after the same step.
 
 A scheduler that wants nodes back (time limit, preemption, a pod that moves) first sends SIGTERM.
 The handler only sets a flag. The signal reaches the ranks in different steps, or only some of them,
@@ -28,15 +28,15 @@ def main():
     import train
 
     args = parse()
-    told = []
-    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))  # nothing else here
+    signals = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))  # nothing else here
     torch.set_num_threads(1)
     with train.process_group(torch.device("cpu"), args.timeout):
-        run(args, told)
+        run(args, signals)
 
 
-def run(args, told):
-    """Train, from the snapshot if there is one, until the last step, or until a rank is told."""
+def run(args, signals):
+    """Train, from the snapshot if there is one, to the last step or until a rank has a signal."""
     import resume
 
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -49,7 +49,7 @@ def run(args, told):
     done = resume.resume(args.snapshot, state)
     if rank == 0:
         print(f"save_in_time: {world_size} rank(s), {done} of {args.steps} steps done", flush=True)
-    while done < args.steps and not any_rank(told):
+    while done < args.steps and not any_rank(signals):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(done))
         own = order[rank::world_size]
         loss = F.cross_entropy(ddp_model(images[own]), labels[own])
@@ -66,9 +66,9 @@ def run(args, told):
         print(f"save_in_time: done, sum of the weights {weights.double().sum().item()!r}")
 
 
-def any_rank(told):
-    """Has any rank been told to stop? The same answer on all of them."""
-    flag = torch.tensor(len(told))
+def any_rank(signals):
+    """Has any rank received a signal? The same answer on all of them."""
+    flag = torch.tensor(len(signals))
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return flag.item() > 0
 

@@ -44,15 +44,18 @@ def main() -> None:
         parser.error(reason)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # or each torchrun prints that it does this
     rehearsal.exit_on_signals()  # and take the nodes down
-    about = common.about()
-    found = {"about": about, "ranks": RANKS, "one machine": on_this_machine(args.rounds)}
+    found = {"about": common.about(), "ranks": RANKS, "one machine": on_this_machine(args.rounds)}
     found["cables of 100 Mb/s"] = on_slow_cables(args.rounds)
-    print(f"milliseconds of an all-reduce by bytes, {RANKS} ranks, {about}")
+    common.show(args, "all_reduce_ways", found, report)
+
+
+def report(found: dict) -> str:
+    """A table per network, with a line per way."""
+    parts = [f"milliseconds of an all-reduce by bytes, {RANKS} ranks, {found['about']}\n"]
     for net in list(found)[2:]:
         rows = [[way, *of_way.values()] for way, of_way in found[net]["ways"].items()]
-        print(tabulate(rows, [net, *BYTES], floatfmt=".2f"), "\n")
-    if args.results:
-        common.write_json(args.results / "all_reduce_ways.json", found)
+        parts.append(f"{tabulate(rows, [net, *BYTES], floatfmt='.2f')} \n\n")
+    return "".join(parts).removesuffix("\n")
 
 
 def torchrun(rounds: int, *options: str) -> list[str]:

@@ -117,14 +117,6 @@ def ddp(model: nn.Module, **options) -> DistributedDataParallel:
     return ddp_model
 
 
-def wide_net() -> nn.Module:
-    """A net of 28 MiB, enough for several buckets: [B, 1, 28, 28] -> [B, 10]."""
-    layers = [nn.Flatten(), nn.Linear(784, 1024)]
-    for _ in range(6):
-        layers += [nn.ReLU(), nn.Linear(1024, 1024)]
-    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(1024, 10))
-
-
 class WiderNet(stage1.ConvNet):
     """The ConvNet with so many times its channels."""
 

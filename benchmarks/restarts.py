@@ -43,9 +43,7 @@ def main() -> None:
         for name, (nodes, value) in CASES.items():
             cases[name].append(one_try(nodes, value, args.bound))
             print(f"try {number + 1}, {name}: {cases[name][-1]['end']}", file=sys.stderr)
-    print(about, table(cases), sep="\n")
-    if args.results:
-        common.write_json(args.results / "restarts.json", {"about": about, "cases": cases})
+    common.show(args, "restarts", {"about": about, "cases": cases}, report)
 
 
 def one_try(nodes: int, value: str, bound: float) -> dict:
@@ -92,6 +90,10 @@ def rank(folder: Path) -> None:
             Path(folder, "raised").touch()
             raise RuntimeError("once")
     dist.destroy_process_group()
+
+
+def report(results: dict) -> str:
+    return f"{results['about']}\n{table(results['cases'])}"
 
 
 def table(cases: dict[str, list[dict]]) -> str:

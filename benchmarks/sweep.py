@@ -35,9 +35,7 @@ def main() -> None:
     args = common.parse(parser, repeats=1, steps=1)
     repeats = [measure(args.steps) for _ in range(args.repeats)]
     results = {"about": f"{common.about()}, {args.repeats} repeat(s)"} | summary(repeats)
-    print(report(results))
-    if args.results:
-        common.write_json(args.results / "sweep.json", results)
+    common.show(args, "sweep", results, report)
 
 
 # ---------------------------------------------------------------- measuring

@@ -12,6 +12,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from_scratch = import_module("03_ddp_spawn.from_scratch")  # before there is a process group
+
 Event = tuple[str, list[int]]  # ("gradient", [its parameter]) or ("bucket", its parameters)
 
 
@@ -25,7 +27,7 @@ def look(cases: list[tuple[str, int, float | None]]) -> list[list[list[Event]]]:
 
 def make(net: str, width: int) -> nn.Module:
     if net == "wide_net":
-        return import_module("benchmarks.common").wide_net()
+        return from_scratch.wide_net()
     return import_module("benchmarks.timeline").make_net(width)
 
 
