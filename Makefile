@@ -17,7 +17,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest --dist worksteal
+PYTEST := $(BIN)/python -m pytest --dist worksteal --durations 5
 .DELETE_ON_ERROR:
 .PHONY: help demo notebooks figures site site-zh lint test test-all gpu sync clean
 

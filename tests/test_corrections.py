@@ -21,7 +21,7 @@ from tools import records as compare
 PAGE = (ROOT / "docs/corrections.md").read_text()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[pytest.param("two ranks", marks=pytest.mark.slow)])
 def found(tmp_path_factory):
     """{experiment: {rank: what it found}}: both ranks do all experiments, one after the other."""
     context = mp.get_context("spawn")
@@ -45,13 +45,11 @@ def found(tmp_path_factory):
     return table
 
 
-@pytest.mark.slow
 def test_a_test_on_rank_0_alone_is_what_waits(found):
     assert found["all_ranks_test"] == {rank: ("passed", [9, 10]) for rank in range(2)}
     assert "Timed out" in found["only_rank_0_tests"][0]
 
 
-@pytest.mark.slow
 def test_the_wrapper_communicates_in_forward_the_bare_model_does_not(found):
     bare, wrapper = found["only_rank_0_calls_the_wrapper"][0]
     assert bare == "passed" and wrapper != "passed"
