@@ -9,14 +9,10 @@ from exercises.checks.common import POINT_TO_POINT, Collectives, Waited, digits,
 
 CASES = ((3,), (100_000,))
 CASE = "{:,} numbers: "
-LEARNT = (
-    "A send may wait for its recv: of two ranks one receives first, or both start the send, "
-    "receive, and then wait for it."
-)
 HINTS = (
     "In which line does each rank wait, and in which line would its peer have to be?",
-    "send returns when the tensor has been sent, and it is sent to a rank that receives. Let the "
-    "two ranks go in different orders, or start the send without waiting for it.",
+    "A send may wait for its recv: of two ranks one receives first, or both start the send, "
+    "receive, and then wait for it.",
     "sending = dist.isend(tensor, peer); dist.recv(theirs, peer); sending.wait(); or the lower "
     "rank sends first and the other one receives first.",
 )
@@ -27,7 +23,7 @@ class Copies(Collectives):
 
     def clear(self):
         self.calls.clear()
-        self.works, self.waited, self.changed = [], 0, False
+        self.works, self.waited, self.changed = [], set(), False
 
     def noting(self, name, original):
         if name not in POINT_TO_POINT:
@@ -37,12 +33,15 @@ class Copies(Collectives):
             copies = [tensor.clone() for tensor in tensors]
             self.calls.append((name, nbytes(tensors)))
             self.works.append(original(group, copies, *args))  # kept: a work that is gone ends
-            return Waited(self.works[-1], lambda: self.done(name, tensors, copies))
+            number = len(self.works)
+            return Waited(self.works[-1], lambda: self.done(number, name, tensors, copies))
 
         return call
 
-    def done(self, name, tensors, copies):
-        self.waited += 1
+    def done(self, number, name, tensors, copies):
+        if number in self.waited:
+            return
+        self.waited.add(number)
         for tensor, copy in zip(tensors, copies):
             if name == "send":
                 self.changed |= not torch.equal(tensor, copy)
@@ -58,7 +57,7 @@ def observe(mine, count):
             one, other = (torch.arange(count) + 10.0**number for number in pair)
             wanted, tensor = (one + other) / 2, one if rank == pair[0] else other
             mine.average(tensor, sum(pair) - rank)
-            values = {"pair": pair, "tensor": tensor, "wanted": wanted, "waited": notes.waited}
+            values = {"pair": pair, "tensor": tensor, "wanted": wanted, "waited": len(notes.waited)}
             found.append(values | {"calls": list(notes.calls), "changed": notes.changed})
     return found
 

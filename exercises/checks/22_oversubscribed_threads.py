@@ -2,13 +2,14 @@
 
 import os
 
+import psutil
 import torch
 
 CASES = ((8, None), (13, None), (1, None), (13, 5))  # cores, OMP_NUM_THREADS
-LEARNT = "Processes on one computer share its cores: divide the threads among them."
 HINTS = (
     "Multiply: how many threads compute at a time, in all processes together? How many cores?",
-    "Each process is told the number of all cores, and does not know that others compute as well.",
+    "Each process sees all cores of the computer, and does not know that others compute as well: "
+    "the processes have to divide them.",
     "torch.set_num_threads(max(1, os.cpu_count() // processes)).",
 )
 
@@ -18,7 +19,7 @@ def observe(mine, cores, chosen):
     os.environ.pop("OMP_NUM_THREADS", None)
     if chosen:
         os.environ["OMP_NUM_THREADS"] = f"{chosen}"
-    os.cpu_count = lambda: cores
+    os.cpu_count = os.process_cpu_count = psutil.cpu_count = lambda logical=True: cores
     os.sched_getaffinity = lambda pid: set(range(cores))
     torch.set_num_interop_threads = lambda number: None  # a process may call it only once
     torch.set_num_threads(chosen or cores)  # as PyTorch itself does when it is imported

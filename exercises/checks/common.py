@@ -100,6 +100,7 @@ class Collectives:
 
     def __init__(self):
         self.calls = []
+        torch.futures.wait_all = lambda futures: [future.wait() for future in futures]
         for name in filter(self.METHODS.match, dir(dist.ProcessGroup)):
             noting = self.noting(name.strip("_"), getattr(dist.ProcessGroup, name))
             setattr(dist.ProcessGroup, name, noting)
@@ -118,18 +119,21 @@ class Collectives:
 
 
 class Waited:
-    """The work of a call; calls `told` when it has been waited for."""
+    """The work or the future of a call; calls `told` when it has been waited for."""
 
     def __init__(self, work, told):
         self.work, self.told = work, told
 
-    def wait(self, *args, **kwargs):
-        result = self.work.wait(*args, **kwargs)
-        self.told()
-        return result
-
     def __getattr__(self, name):
-        return getattr(self.work, name)
+        def call(*args, **kwargs):
+            result = getattr(self.work, name)(*args, **kwargs)
+            if name in ("get_future", "then"):
+                return Waited(result, self.told)
+            if name in ("wait", "is_completed", "done") and result is not False:
+                self.told()
+            return result
+
+        return call
 
 
 POINT_TO_POINT = {"send", "recv", "recv_anysource"}  # isend, irecv, batch_isend_irecv: these, too
@@ -146,14 +150,20 @@ def nbytes(value) -> int:
 
 
 def alone(
-    model: nn.Module, batches, loss=F.mse_loss, lr=0.1, optimizer=torch.optim.SGD, **more
+    model, batches, loss=F.mse_loss, lr=0.1, optimizer=torch.optim.SGD, trained=None, max_norm=None
 ) -> list[torch.Tensor]:
-    """The parameters of one process before its first step, and after each step."""
-    optimizer = optimizer(model.parameters(), lr=lr, **more)
+    """The parameters of one process before its first step, and after each step.
+
+    Args:
+        trained: the part of the model that is trained, if it is not all of it.
+    """
+    optimizer = optimizer((trained or model).parameters(), lr=lr)
     found = [parameters(model)]
     for x, y in batches:
         optimizer.zero_grad()
         loss(model(x), y).backward()
+        if max_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         found.append(parameters(model))
     return found
@@ -169,10 +179,8 @@ def first_difference(
     ranks = [rank["steps"] for rank in found]
     for number, steps in enumerate(ranks):
         if len(steps) != len(wanted):
-            return (
-                f"rank {number} called the model {len(steps) - 1} times to train; "
-                f"{len(wanted) - 1} were to be"
-            )
+            times = f"{len(steps) - 1} times, not {len(wanted) - 1}"
+            return f"rank {number} called the model {times}"
     for step, right in enumerate(wanted):
         for number, steps in enumerate(ranks):
             if not close(steps[step], right):

@@ -4,8 +4,9 @@ It is called once, or for each of the check's CASES with what that has.
 
 No bound is a time on the clock: a busy machine must not change a verdict. A rank that is done stays
 until all others are; the ranks are ended when none of those that are left has used the processor
-for IDLE seconds, or wanted to (they wait for one another), or when one has used it for BUSY
-seconds, or printed more than FLOOD bytes.
+for IDLE seconds, or wanted to (they wait for one another; if they look now and then, after POLLS
+looks of ours at which none wanted to), or when one has used it for BUSY seconds, or printed more
+than FLOOD bytes.
 
 What `observe` returns travels as plain data: nothing of the reader's runs in the checker.
 """
@@ -35,6 +36,7 @@ import torch
 import torch.distributed as dist
 
 IDLE, BUSY, FLOOD = 2.0, 60.0, 2_000_000  # seconds, seconds of processor time, bytes
+POLLS = 600  # half a minute on an idle machine
 RUNS = psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP  # runs, or would if it were let
 PRELOADED = ["torch.distributed.nn", "torch._dynamo", "torch.optim", "exercises.checks.ranks"]
 
@@ -133,8 +135,6 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) 
         result["values"] = plain(observe(rank, world_size, folder, file, check))
     except BaseException as error:  # SystemExit, too: the rank has left
         place = where(traceback.extract_tb(error.__traceback__), file)
-        if isinstance(error, SyntaxError) and error.filename == str(file):
-            place = line(file, error.lineno)
         result |= {"error": f"{type(error).__name__}: {error}".strip(": "), "place": place}
     part = folder / f"{rank}.part"
     torch.save(result, part)
@@ -180,7 +180,7 @@ def line(file: Path, number: int) -> str:
 
 def watch(processes: list, folder: Path) -> dict[int, str]:
     """Wait until all ranks are done -> {rank: why it has to be ended}, empty if all are."""
-    used, since, looks = {}, time.monotonic(), []
+    used, since, looks, polls = {}, time.monotonic(), [], 0
     while True:
         left = [n for n in range(len(processes)) if not (folder / f"{n}.done").exists()]
         if not left:
@@ -201,6 +201,9 @@ def watch(processes: list, folder: Path) -> dict[int, str]:
         if now.keys() != used.keys() or any(now[n] - used[n] > 0.02 for n in now):
             used, since, looks = now, time.monotonic(), []
         looks.append(wanted)  # to compute: on a busy machine a rank may have to wait for that
+        polls += psutil.LINUX and not wanted
+        if polls > POLLS:
+            return stacks(left, processes, folder, "waits")
         if time.monotonic() - since > IDLE:
             if sum(looks) < len(looks) / 2:
                 return stacks(left, processes, folder, "waits")

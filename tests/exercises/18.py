@@ -7,22 +7,9 @@ IN_TURN = """    calls = [(dist.send, tensor), (dist.recv, theirs)]
     for call, one in calls if LOWER else reversed(calls):
         call(one, peer)
 """
-BATCH = """    calls = [(dist.irecv, theirs), (dist.isend, tensor)]
-    for work in dist.batch_isend_irecv([dist.P2POp(*call, peer) for call in calls]):
-        work.wait()
-"""
 IRECV = """    receiving = dist.irecv(theirs, peer)
     dist.send(tensor, peer)
     receiving.wait()
-"""
-HALVES = """    rank, halves = dist.get_rank(), tensor.view(-1).tensor_split(2)
-    mine, yours = halves[rank > peer], halves[rank < peer]
-    theirs = torch.empty_like(mine)
-    for given, into in ((yours, theirs), (mine, yours)):
-        sending = dist.isend(given, peer)
-        dist.recv(into, peer)
-        sending.wait()
-        mine += (theirs - mine) / 2 if into is theirs else 0
 """
 GATHERED = """    each = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(each, tensor)
@@ -31,9 +18,7 @@ GATHERED = """    each = [torch.empty_like(tensor) for _ in range(dist.get_world
 ALL = SEND + RECV + WAIT
 RIGHT = {
     "the lower rank sends first": [(ALL, IN_TURN.replace("LOWER", "dist.get_rank() < peer"))],
-    "a batch of isend and irecv": [(ALL, BATCH)],
     "irecv, then send": [(ALL, IRECV)],
-    "each rank averages one half": [(ALL + MEAN, HALVES)],
     "a copy is sent": [("isend(tensor,", "isend(tensor.clone(),"), (WAIT + MEAN, MEAN + WAIT)],
 }
 WRONG = {

@@ -1,13 +1,18 @@
 GIVEN = "waited 3.8 ms for calls that take 3.8 ms"
 RIGHT = {
     "a future for each call": [
-        ("work.wait()", "work.get_future().wait()"),
+        ("work.wait()", "torch.futures.wait_all([work.get_future()])"),
     ]
 }
 STARTED = "dist.all_reduce(flat, async_op=True), flat, self.bucket))\n"
+AT_ONCE = STARTED + "        work = self.started[-1][0]\n"
 WRONG = {
-    "waited for at once": (
-        [(STARTED, STARTED + "        self.started[-1][0].wait()\n")],
+    "its future is waited for at once": (
+        [(STARTED, AT_ONCE + "        work.get_future().then(lambda f: f.value()).wait()\n")],
+        "waited 3.8 ms",
+    ),
+    "looked at until it is complete": (
+        [(STARTED, AT_ONCE + "        while not work.is_completed():\n            pass\n")],
         "waited 3.8 ms",
     ),
     "never waited for": (
