@@ -15,11 +15,9 @@ import torch.distributed as dist
 
 
 class Parallel:
-    """Trains the model on all ranks by Adam.
+    """Trains the model on all ranks by Adam, from the parameters of rank 0.
 
-    Args:
-        model: its parameters become those of rank 0, and all of them take part in each step.
-        cap_bytes: the largest bucket, from 24 on; no gradient has more.
+    All parameters take part in each step; no gradient has more than cap_bytes.
     """
 
     def __init__(self, model, lr, cap_bytes):

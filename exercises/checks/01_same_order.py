@@ -5,10 +5,9 @@ from itertools import combinations
 from exercises.checks.common import Recorder, numbered, some
 
 EPOCHS, COUNT = 3, 24
-LEARNT = "DistributedSampler draws its order from seed + epoch: it has to be told each epoch."
 HINTS = (
     "Compare what a rank prints for epoch 0 and for epoch 1. What decides the order of an epoch?",
-    "DistributedSampler draws the order from its seed and the number of the epoch. Who sets that?",
+    "DistributedSampler draws its order from seed + epoch: it has to be told each epoch.",
     "Call sampler.set_epoch(epoch) on every rank at the start of each epoch.",
 )
 

@@ -11,14 +11,10 @@ from exercises.checks.common import close, some, together
 
 EPOCHS = 8
 CASES = ((-1, 0.2), (0, 0.2), (None, 1.6))  # the rank whose loss grows, learning rate
-LEARNT = (
-    "dist.reduce leaves the sum on one rank only. What every rank decides by, a learning rate or "
-    "an early stop, is all-reduced: ranks that stop apart hang."
-)
 HINTS = (
     "Print what the scheduler is given on each rank: is it the same number?",
-    "After dist.reduce only the rank that is named in dst has the sum. What the tensor holds on "
-    "the others is not defined.",
+    "After dist.reduce only the rank that is named in dst has the sum. What every rank decides "
+    "by, a learning rate or an early stop, has to be all-reduced.",
     "Every rank needs the sum: dist.all_reduce(mean) in place of dist.reduce(mean, dst=0).",
 )
 

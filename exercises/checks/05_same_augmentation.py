@@ -8,11 +8,10 @@ import torch.nn as nn
 
 EPOCHS, SIZE = 3, (32, 8)
 SEEDS = (42, 42, 100)
-LEARNT = "Ranks seed with seed + rank. Their weights are equal because DDP broadcasts rank 0's."
 HINTS = (
     "Compare what two ranks print in the same epoch. Where do their random numbers come from?",
-    "All ranks set the same seed, and then draw equally many numbers. The weights do not need "
-    "that: DDP copies those of rank 0 to all ranks when it wraps the model.",
+    "With one seed all ranks draw the same numbers. Their weights do not need that: DDP copies "
+    "those of rank 0 to all ranks when it wraps the model.",
     "torch.manual_seed(seed + dist.get_rank())",
 )
 DRAWN = {"noise": "the same noise", "dropped": "the same activations dropped"}

@@ -9,14 +9,11 @@ from exercises.checks.common import Watch, alone, first_difference, linear, some
 LR, ROWS, CLASSES = 0.5, 8, 4
 # the tokens that ranks 0, 1 and 2 have in each step: the rest of 8 rows is padding
 COUNTS = ((6, 3, 4), (1, 8, 3), (5, 5, 5), (8, 0, 1))
-LEARNT = (
-    "DDP averages the ranks' means: with unequal counts, divide the sum by the count of all ranks."
-)
 HINTS = (
-    "How much does one token count on a rank with 8 tokens, and on one with 2? Start with what the "
-    "mean of a rank is divided by.",
-    "cross_entropy divides by the tokens of this rank, then DDP averages over the ranks: a mean of "
-    "means. All tokens count alike if the sum of all is divided by the number of all.",
+    "How much does one token count on a rank with 8 tokens, and on one with 2? Start with what "
+    "the mean of a rank is divided by.",
+    "DDP averages the ranks' means. With unequal counts that is not the mean of all: divide the "
+    "sum of all by the number of all.",
     'All-reduce the count of (y != -100). The loss is the sum (reduction="sum") divided by it, '
     "times the world size, because DDP divides by that.",
 )

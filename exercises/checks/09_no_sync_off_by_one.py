@@ -10,15 +10,11 @@ from exercises.checks.common import Watch, alone, first_difference, linear, toge
 CASES = ((2, 2), (6, 3), (8, 4), (3, 1))  # micro-batches, how many of them make a step
 CASE = "{} micro-batches, k={}; "
 LR = 0.3
-LEARNT = (
-    "The backward pass outside of no_sync averages what .grad has added up: it must be the last "
-    "of a step, and its forward pass must be outside as well."
-)
 HINTS = (
     "Print for each micro-batch if it is inside no_sync, and if a step follows. In which one are "
     "the gradients averaged?",
-    "A backward pass outside of no_sync averages all that has been added up in .grad until then. "
-    "What later passes add stays on its rank.",
+    "The backward pass outside of no_sync averages what .grad has added up until then; what later "
+    "passes add stays on its rank. Its forward pass must be outside as well.",
     "Outside of no_sync belongs the last micro-batch of a step: number + 1 is a multiple of k.",
 )
 

@@ -7,11 +7,9 @@ import torch.nn.functional as F
 from exercises.checks.common import Watch, alone, first_difference, linear, rank_data, together
 
 STEPS = 4
-LEARNT = "Only a forward pass through the DDP model prepares backward to average the gradients."
 HINTS = (
     "Print the gradients of two ranks after backward(). Are they equal?",
-    "backward() averages only if the forward pass went through the DDP model: its forward "
-    "prepares the averaging.",
+    "Only a forward pass through the DDP model prepares backward to average the gradients.",
     "Only .loss is to be taken from .module: net.loss(ddp_model(x), y).",
 )
 

@@ -15,13 +15,10 @@ CASES = (
     ([2], [-1, 3], [1]),
     ([], [1], [1]),
 )
-LEARNT = (
-    "After a failure the ranks' files differ: agree on an epoch that all have whole, then load."
-)
 HINTS = (
     "Which epoch does each rank resume from, and which files has the other rank?",
-    "A rank knows its own files only. Which epochs are whole on every rank has to be gathered; the "
-    "smallest of the newest will not do: a rank may lack that one.",
+    "After a failure the ranks' files differ: agree on an epoch that all have whole, then load. "
+    "The smallest of the newest will not do: a rank may lack that one.",
     "dist.all_gather_object(everywhere, set of whole epochs), then "
     "max(set.intersection(*everywhere), default=0).",
 )

@@ -2,10 +2,9 @@
 
 import torch.distributed as dist
 
-LEARNT = "A collective has no name: the n-th call of a rank meets the n-th call of the others."
 HINTS = (
     "Print the name before each all_reduce on every rank. Which names does the first call add up?",
-    "An all_reduce has no name: the n-th call of one rank meets the n-th call of the other. A dict "
+    "A collective has no name: the n-th call of a rank meets the n-th call of the others. A dict "
     "keeps the order in which its keys came, another one on each rank.",
     "Loop over sorted(counts), or all_reduce one tensor of all counts, sorted by name.",
 )

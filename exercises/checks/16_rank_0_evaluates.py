@@ -7,15 +7,11 @@ import torch.nn.functional as F
 from exercises.checks.common import batchnorm_model, digits
 
 EPOCHS, BATCHES = 3, 2
-LEARNT = (
-    "A forward pass of the DDP model broadcasts buffers, so it is a collective: all ranks, or"
-    " .module."
-)
 HINTS = (
     "In which line does each rank wait? A collective needs all ranks, and two different ones do "
     "not meet. Which collective is there in rank 0's line?",
-    "The forward pass of a DDP model broadcasts the buffers of rank 0, here those of BatchNorm, in "
-    "eval mode as well. The other ranks do not call it.",
+    "The forward pass of a DDP model broadcasts the buffers of rank 0, here those of BatchNorm, "
+    "in eval mode as well: it is a collective, and the other ranks do not call it.",
     "Let rank 0 validate the bare model: validate(ddp_model.module, ...).",
 )
 

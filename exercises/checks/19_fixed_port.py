@@ -11,15 +11,11 @@ import torch.distributed as dist
 GROUP = False
 WORLD_SIZES = (2,)  # processes, each of which launches a job
 SIZE = 2  # the ranks of each job
-LEARNT = (
-    "A fixed port is shared by all jobs of a machine: take a free one, or a store in a new file."
-)
 HINTS = (
     "Start it in one terminal, and `ss -ltnp` (or `lsof -iTCP -sTCP:LISTEN`) in another. Which "
     "number is the same in every job?",
-    "The ranks find one another at one address. If its number is in the script, every job has the "
-    "same. A port that was free a moment ago may be taken when it is used; a file in a folder that "
-    "is new for each job needs no port.",
+    "A fixed port is shared by all jobs of a machine. One that was free a moment ago may be taken "
+    "when it is used; a file in a folder that is new for each job needs no port.",
     "In launch: with tempfile.TemporaryDirectory() as folder; give the ranks "
     "f'file://{folder}/store', which is the init_method of their init_process_group.",
 )

@@ -6,10 +6,10 @@ import torch
 
 WORLD_SIZES = (2, 4)
 NODES = {2: (1, 1), 4: (1, 3)}  # the processes of each node, and its GPUs
-LEARNT = "RANK counts all processes of a job, LOCAL_RANK those of a node: GPUs go by LOCAL_RANK."
 HINTS = (
     "Write down, for each process of both nodes, which GPU it takes and which its node has.",
-    "RANK counts the processes of all nodes. The GPUs of each node are numbered from 0.",
+    "RANK counts all processes of a job, LOCAL_RANK those of a node, and each node numbers its "
+    "GPUs from 0.",
     "torchrun also sets LOCAL_RANK, which counts the processes of each node from 0: take that.",
 )
 
@@ -26,9 +26,7 @@ def observe(mine):
     torch.cuda.set_device = lambda device: current.append(number(device))
     torch.cuda.current_device = lambda: current[-1]
     device = mine.device_of_this_rank()
-    if not isinstance(device, torch.device) or device.type != "cuda":
-        return {"wrong": repr(device)}
-    return {"index": current[-1] if device.index is None else device.index, "node": node}
+    return repr(torch.device("cuda", current[-1]) if device == torch.device("cuda") else device)
 
 
 def number(device):
@@ -38,19 +36,13 @@ def number(device):
 
 def judge(ranks):
     owner = {}
-    for number, rank in enumerate(ranks):
-        if "wrong" in rank:
-            return (
-                f"device_of_this_rank is to return a torch.device, one of the GPUs; on rank "
-                f"{number} it returned {rank['wrong']}"
-            )
-        node, index = rank["node"], rank["index"]
-        gpus = [f"cuda:{n}" for n in range(NODES[len(ranks)][node])]
-        has = f"node {node}, which has {', '.join(gpus)} and no other GPU"
-        if not 0 <= index < len(gpus):
-            return f"rank {number} runs on {has}; it takes cuda:{index}"
-        if (node, index) in owner:
-            both = f"ranks {owner[node, index]} and {number}"
-            return f"{both} take the same GPU, cuda:{index}, of {has}"
-        owner[node, index] = number
+    for number, takes in enumerate(ranks):
+        node = int(number >= NODES[len(ranks)][0])
+        gpus = range(NODES[len(ranks)][node])
+        has = f"node {node}, which has {', '.join(f'cuda:{n}' for n in gpus)} and no other GPU"
+        if takes not in [repr(torch.device("cuda", n)) for n in gpus]:
+            return f"rank {number} runs on {has}; it takes {takes}"
+        if (node, takes) in owner:
+            return f"ranks {owner[node, takes]} and {number} take the same GPU, {takes}, of {has}"
+        owner[node, takes] = number
     return None

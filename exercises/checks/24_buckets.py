@@ -2,10 +2,10 @@
 
 from exercises.checks import chain
 
-LEARNT = "Each call costs its latency: buckets share it, and the first still leaves early."
 HINTS = (
     "What has to be true when a gradient is to join the bucket that is open, and what is to be "
     "done if it is not? Do not forget the bucket that is open at the end.",
+    "Each call costs its latency: a bucket shares it, and the first still leaves early. "
     "all_reduce one flat copy of the bucket's gradients, and copy its parts back.",
     "torch.cat([p.grad.flatten() for p in bucket]), divide, all_reduce; then for each part of "
     "flat.split(sizes): p.grad.copy_(part.view_as(p)).",

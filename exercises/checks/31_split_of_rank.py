@@ -7,11 +7,10 @@ from exercises.checks.common import numbered, some
 
 CASES = ((24, 6), (25, 9))  # images, those to validate on
 SEEDS = (1, 2, 1)
-LEARNT = "What all ranks must draw alike gets a generator of its own, with a seed that all share."
 HINTS = (
     "Which images does each rank validate on, and where does random_split take its numbers from?",
-    "It draws from PyTorch's global generator, whose seed differs between ranks, as it should: "
-    "seeding that one alike would give all ranks the same augmentation.",
+    "What all ranks must draw alike needs a generator of its own, with a seed that all share: to "
+    "seed PyTorch's global one alike would give all ranks the same augmentation.",
     "random_split(dataset, lengths, torch.Generator().manual_seed(seed)).",
 )
 

@@ -6,11 +6,11 @@ from exercises.checks.common import some
 
 CASES = ((24, 2, 0, 0), (24, 2, 1, 2), (24, 2, 2, 3), (25, 3, 1, 1), (25, 3, 1, 4), (23, 4, 3, 2))
 CASE = "{} images, batch_size={}, epoch {}, {} steps done: "
-LEARNT = "A position in an epoch is a number of samples in its order: skip numbers, not data."
 HINTS = (
     "Write down the batches of epoch 1 without a stop. Which ones were left after 3 steps, and "
     "which ones does the second run take?",
-    "The order of an epoch is known before anything is loaded: it is what the sampler yields.",
+    "A position in an epoch is a number of samples in its order, and the sampler yields that "
+    "order before anything is loaded: skip numbers, not data.",
     "list(sampler)[done * batch_size :] are the numbers that are left; a Subset of them, in order.",
 )
 

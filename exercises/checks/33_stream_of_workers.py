@@ -9,11 +9,10 @@ from exercises.checks.common import some
 
 CASES = ((24, 0), (24, 2), (25, 3), (2, 2))  # samples, workers
 CASE = "{1} workers per rank: "
-LEARNT = "Each loader worker has a copy of the dataset: shard by rank and by worker."
 HINTS = (
     "How often does each sample come with 0, and with 2 workers? Who runs __iter__?",
-    "Every worker process runs __iter__ on its own copy, and none knows of the others, but for "
-    "torch.utils.data.get_worker_info().",
+    "Every loader worker runs __iter__ on its own copy of the dataset, and knows of the others "
+    "only by torch.utils.data.get_worker_info(): shard by rank and by worker.",
     "Reader number rank * num_workers + id takes every (world_size * num_workers)-th sample; "
     "get_worker_info() is None where there are no workers.",
 )

@@ -3,16 +3,15 @@
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
-from exercises.checks.common import close, digits, linear, rank_data, together
+from exercises.checks.common import alone, close, digits, linear, rank_data, together
 
 STEPS, MAX_NORM = 4, 0.5
-LEARNT = "fully_shard comes before the optimizer, which would otherwise keep the old parameters."
 HINTS = (
     "Compare id(p) of the optimizer's parameters with those of the model, before the first step.",
-    "fully_shard puts new parameters, the shards, into the model. Who still has the old ones?",
+    "fully_shard puts new parameters, the shards, into the model; an optimizer that was made "
+    "before keeps the old ones.",
     "Make the optimizer after fully_shard.",
 )
 
@@ -34,14 +33,8 @@ def is_sharded(model):
 
 
 def judge(ranks):
-    model = make_model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    x, y = together(map(rank_data, range(len(ranks))))
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        F.mse_loss(model(x), y).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-        optimizer.step()
+    model, batch = make_model(), together(map(rank_data, range(len(ranks))))
+    alone(model, [batch] * STEPS, lr=0.05, optimizer=torch.optim.Adam, max_norm=MAX_NORM)
     for number, rank in enumerate(ranks):
         for name, wanted in model.state_dict().items():
             if name not in rank["names"]:

@@ -6,11 +6,10 @@ from exercises.checks.common import Collectives
 
 WORLD_SIZES = (4, 3)
 PER_NODE = 2
-LEARNT = "Every rank calls new_group for every group, members or not, and in one order."
 HINTS = (
     "How many groups are made in all, and which ranks call new_group for each of them?",
-    "new_group counts its calls: the n-th call of each rank is about the same group, also on ranks "
-    "that are not in it. Here the first call is about another group on each node.",
+    "Every rank calls new_group for every group, members or not, in one order: the n-th call of "
+    "each rank is about the same group. Here the first call is about another group on each node.",
     "Call dist.new_group for the ranks of each node in a loop, on all ranks; use your own group.",
 )
 

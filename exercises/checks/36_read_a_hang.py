@@ -1,13 +1,10 @@
 """The answer names the rank, the line and the collective."""
 
 WORLD_SIZES = (1,)
-LEARNT = (
-    "Compare what each rank has started under the same number: the first difference is the cause, "
-    "and all other ranks only wait."
-)
 HINTS = (
     "Put the three stacks side by side: which rank waits in another collective?",
-    "That rank was led there by a condition which was true on it alone. The others went on.",
+    "Compare what each rank has started under the same number: the first difference is the cause, "
+    "and all other ranks only wait. A condition that was true on one rank alone led it there.",
     "`if accuracy > best` looks at the accuracy of one shard. The number is that of the first row "
     "of the flight record in which the ranks have different names.",
 )

@@ -1,10 +1,10 @@
 """DDP: accuracy above 100 %
 
 The model is right on all of 11 images, and the test says 109.09 %. With a model that makes mistakes
-the figure is wrong as well, by less, and changes with the number of ranks (divided by what was
-tested, or as a mean of the ranks' accuracies, it would still). Every rank is to return the accuracy
-that one process finds; no rank may test more images than it must (6 of 11, if there are two). Mend
-`evaluate`.
+the figure is wrong as well, by less, and changes with the number of ranks. To divide by the number
+of images tested does not help, nor does the mean of the ranks' accuracies. Every rank is to return
+the accuracy that one process finds; no rank may test more images than it must (6 of 11, if there
+are two). Mend `evaluate`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/02_padded_accuracy.py   # shows it
 python exercises/check.py 02                                                    # is it mended?

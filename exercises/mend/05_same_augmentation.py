@@ -1,8 +1,8 @@
 """DDP: the same augmentation on every GPU
 
 The seed makes a run repeatable. But all ranks add the same noise to their images, and drop the same
-activations: two ranks draw no more random numbers than one. Every rank is to draw others in every
-epoch, and the same ones again in another run with the same seed. Mend `train`.
+activations. No two ranks, and no two epochs, are to have the same random numbers; another run with
+the same seed is to have the same ones again. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/05_same_augmentation.py   # shows it
 python exercises/check.py 05                                                      # is it mended?

@@ -1,10 +1,11 @@
 """DDP: accuracy lower than on a single GPU, with the same flags
 
 The flags are those of the run on one GPU, the epoch takes half as many steps, and the model is
-worse. `batch_size` is to be the batch of all ranks together, a multiple of their number: an epoch
-has to end with the weights of one process that takes the images in the order of the data set, up to
-rounding, and each image is seen by one rank. Mend `train`.
+worse. `batch_size` is to be the batch of all ranks together, a multiple of their number: after each
+step the weights have to be those of one process that takes the images in the order of the data set,
+and each image is seen by one rank. Mend `train`.
 
+torchrun --standalone --nproc-per-node 1 exercises/mend/06_batch_and_rate.py   # on one GPU
 torchrun --standalone --nproc-per-node 2 exercises/mend/06_batch_and_rate.py   # shows it
 python exercises/check.py 06                                                   # is it mended?
 """
@@ -30,25 +31,12 @@ def train(model, dataset, batch_size, lr):
         optimizer.step()
 
 
-def train_on_one_gpu(model, dataset, batch_size, lr):
-    """The run that it is compared with."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    for x, y in DataLoader(dataset, batch_size=batch_size):
-        loss = F.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     x = torch.rand(48, 1, dtype=torch.float64)
-    for run in (train_on_one_gpu, train):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(1, 1).double()
-        run(model, TensorDataset(x, 3 * x), batch_size=4, lr=0.1)
-        if dist.get_rank() == 0:
-            loss = F.mse_loss(model(x), 3 * x).item()
-            print(f"{run.__name__}: the loss is {loss:.6f} in the end")
+    model = torch.nn.Linear(1, 1).double()
+    train(model, TensorDataset(x, 3 * x), batch_size=4, lr=0.1)
+    loss = F.mse_loss(model(x), 3 * x).item()
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: the loss is {loss:.6f} in the end")
     dist.destroy_process_group()

@@ -2,7 +2,7 @@
 
 Nothing fails, and the loss falls on every rank. But the weights of the ranks drift apart. After
 each step all ranks are to have the same weights: those of one process that trains on the data of
-all ranks, by the model's own method `loss`: other models than Net have another one. Mend `train`.
+all ranks, by the model's own method `loss` (the checker's model has another one). Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/10_through_the_module.py   # shows it
 python exercises/check.py 10                                                       # is it mended?

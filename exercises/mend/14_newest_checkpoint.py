@@ -6,7 +6,7 @@ restart all ranks are to go on from one epoch: the newest whose file is whole on
 from the start if there is none. Mend `newest`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/14_newest_checkpoint.py   # shows it
-python exercises/check.py 14
+python exercises/check.py 14                                                      # is it mended?
 """
 
 import tempfile

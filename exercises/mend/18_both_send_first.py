@@ -6,7 +6,7 @@ Both wait in `send` until the group's timeout, here 5 seconds, and fail. Whichev
 batch_isend_irecv), and changes it only when it has been sent. Mend `average`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/18_both_send_first.py   # shows it
-python exercises/check.py 18
+python exercises/check.py 18                                                    # is it mended?
 """
 
 from datetime import timedelta

@@ -6,7 +6,7 @@ seed; and the random numbers that a rank draws afterwards are to be those that i
 without the split. Mend `split`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/31_split_of_rank.py   # shows it
-python exercises/check.py 31
+python exercises/check.py 31                                                  # is it mended?
 """
 
 import torch

@@ -6,7 +6,7 @@ there on, without loading the images before them again. Mend `rest_of_epoch`; th
 DistributedSampler with its default seed.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/32_position_in_the_epoch.py   # shows it
-python exercises/check.py 32
+python exercises/check.py 32                                                          # mended?
 """
 
 from itertools import islice

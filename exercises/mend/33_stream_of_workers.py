@@ -6,7 +6,7 @@ rank itself reads), and no rank gets more samples than another by more than its 
 Mend `Stream`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/33_stream_of_workers.py   # shows it
-python exercises/check.py 33
+python exercises/check.py 33                                                      # is it mended?
 """
 
 import torch.distributed as dist

@@ -6,7 +6,7 @@ Nothing fails, and they are those from before the training. Mend `train`; the mo
 while it trains.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/34_sharded_too_late.py   # shows it
-python exercises/check.py 34
+python exercises/check.py 34                                                     # is it mended?
 """
 
 import torch

@@ -4,7 +4,7 @@ Each rank is to get the mean of the values of its node. The job hangs when the g
 used, as soon as there are two nodes. Mend `mean_of_node`; no rank sends a value to another node.
 
 torchrun --standalone --nproc-per-node 4 exercises/mend/35_group_of_each_node.py   # shows it
-python exercises/check.py 35
+python exercises/check.py 35                                                       # is it mended?
 """
 
 import torch

@@ -24,21 +24,6 @@ WRONG = {
         ],
         "returned",
     ),
-    "never above 100": (
-        [
-            (
-                SHARD,
-                "[i % len(dataset) for i in "
-                + SHARD.replace(
-                    "len(dataset)",
-                    "-(-len(dataset) // dist.get_world_size()) * dist.get_world_size()",
-                )
-                + "]",
-            ),
-            (RESULT, f"min(100.0, {RESULT})"),
-        ],
-        "the model is right on",
-    ),
     "every rank tests everything": (
         [(SHARD, "range(len(dataset))"), (RESULT, f"{RESULT} / dist.get_world_size()")],
         "6 are enough",

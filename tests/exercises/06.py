@@ -1,4 +1,4 @@
-GIVEN = "together took 12 images"
+GIVEN = "rank 0 called the model 2 times, not 4"
 LOADER = (
     "    loader = DataLoader(dataset, batch_size=batch_size // dist.get_world_size(), "
     "sampler=sampler)\n"
@@ -15,10 +15,10 @@ RIGHT = {
 WRONG = {
     "the batch divided and the rate multiplied": (
         [(RATE, RATE.replace("lr=lr", "lr=lr * dist.get_world_size()"))],
-        "the weights after epoch 1",
+        "the weights after step 1",
     ),
     "every rank takes all images": (
         [(SAMPLER, ""), (LOADER, "    loader = DataLoader(dataset, batch_size=batch_size)\n")],
-        "0, 0, 1, 1, 2, 2,",
+        "was given 24 rows",
     ),
 }

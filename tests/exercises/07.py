@@ -1,13 +1,7 @@
 GIVEN = "the weights after step 1"
 COUNT = "        count = (y != -100).sum()\n        dist.all_reduce(count)\n"
 LOSS = 'F.cross_entropy(ddp_model(x), y, reduction="sum") * dist.get_world_size() / count\n'
-MEAN = "F.cross_entropy(ddp_model(x), y)"
 SUM = 'F.cross_entropy(ddp_model(x), y, reduction="sum")\n'
-DDP = "    ddp_model = DistributedDataParallel(model)\n"
-GATHER = """    each = [None] * dist.get_world_size()
-    dist.all_gather_object(each, batches)
-    batches = [tuple(map(torch.cat, zip(*same))) for same in zip(*each)]
-"""
 BACKWARD = "        loss.backward()\n"
 SCALED = """        for parameter in model.parameters():
             parameter.grad *= dist.get_world_size() / count
@@ -19,10 +13,6 @@ WRONG = {
     "a rank without tokens leaves the step out": (
         [(COUNT, "        if (y == -100).all():\n            continue\n" + COUNT)],
         "it hangs:\nrank 0 waits in line",
-    ),
-    "all data on every rank": (
-        [(DDP, GATHER + DDP), (COUNT, ""), (LOSS, MEAN + "\n")],
-        "was given 64 rows",
     ),
     "not times the number of ranks": (
         [(" * dist.get_world_size() / count", " / count")],

@@ -1,4 +1,4 @@
-GIVEN = "step 0 moved the weights of rank 0 by"
+GIVEN = "rank 0 moved 0.00 times as far"
 UNSCALE = (
     "        scaler.unscale_(optimizer)  # clip the gradients, not 65,536 times the gradients\n"
 )
@@ -15,11 +15,11 @@ RIGHT = {"a scaled norm": [(UNSCALE, ""), ("max_norm)\n", "max_norm * scaler.get
 WRONG = {
     "a norm that is scaled as in the first step": (
         [(UNSCALE, ""), ("max_norm)\n", "max_norm * 65536)\n")],
-        "step 2 moved the weights of rank 0 by",
+        "the weights after step 3",
     ),
     "each rank looks for infinite gradients before they are averaged": (
         [(DDP, BROADCAST), (UNSCALE, UNSCALE + AVERAGE)],
-        "in step 1 a gradient was infinite",
+        "all are to skip it",
     ),
     "no scaler": (
         [('GradScaler("cpu")', 'GradScaler("cpu", enabled=False)')],

@@ -17,7 +17,6 @@ OBJECTS = """    each = [None] * dist.get_world_size()
 RIGHT = {"the dicts are gathered, into a subclass of dict": [(LOOP + ONE, OBJECTS)]}
 WRONG = {
     "in the order of a set": ([("sorted(counts)", "set(counts)")], "totals says"),
-    "sorted by a hash": ([("sorted(counts)", "sorted(counts, key=hash)")], "totals says"),
     "sorted by the numbers": (
         [("sorted(counts)", "sorted(counts, key=counts.get)")],
         "totals says",

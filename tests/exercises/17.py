@@ -18,10 +18,6 @@ ALL = """    each = [None] * dist.get_world_size()
     dist.all_gather_object(each, batches)
     batches = sum(each, [])
 """
-REST_SEEN = """            for x, y in batches[count:]:
-                with torch.no_grad():
-                    model(x)
-"""
 FEWEST = COUNT.replace("MAX", "MIN")
 RIGHT = {"the first batches again": [(JOIN, COUNT), (LOOP, REPEATED)]}
 WRONG = {
@@ -30,12 +26,8 @@ WRONG = {
         "thrown away",
     ),
     "all data on every rank": ([(DDP, ALL + DDP)], "20 are enough"),
-    "a forward pass for the rest": (
-        [
-            (JOIN, FEWEST),
-            (LOOP, "            for x, y in batches[:count]:\n"),
-            (STEP, STEP + REST_SEEN),
-        ],
+    "the rest is left out": (
+        [(JOIN, FEWEST), (LOOP, "            for x, y in batches[:count]:\n")],
         "trained on 0 times",
     ),
     "each rank alone": (

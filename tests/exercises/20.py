@@ -1,4 +1,4 @@
-GIVEN = "rank 1 runs on node 1, which has cuda:0 and no other GPU; it takes cuda:1"
+GIVEN = "which has cuda:0 and no other GPU; it takes device(type='cuda', index=1)"
 LINE = '    number = int(os.environ["LOCAL_RANK"])  # counts on each node from 0, as the GPUs do\n'
 RIGHT = {
     "the current device": [
@@ -19,6 +19,6 @@ WRONG = {
     ),
     "the last for all that have none": (
         [(LINE, '    number = min(int(os.environ["RANK"]), torch.cuda.device_count() - 1)\n')],
-        "take the same GPU, cuda:2",
+        "take the same GPU, device(type='cuda', index=2)",
     ),
 }

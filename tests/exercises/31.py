@@ -1,7 +1,4 @@
 GIVEN = "rank 0 trains on them"
-GENERATOR = (
-    "    generator = torch.Generator().manual_seed(seed)  # of its own, equal on all ranks\n"
-)
 CALL = "    return random_split(dataset, [len(dataset) - count, count], generator)\n"
 SENT = """    order = [torch.randperm(len(dataset), generator=generator).tolist()]
     dist.broadcast_object_list(order, src=0)

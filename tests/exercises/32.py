@@ -13,8 +13,4 @@ LOADED = """    from itertools import islice
 WRONG = {
     "the first batches are loaded and thrown away": ([(LEFT + RETURN, LOADED)], "loaded 12 images"),
     "the order of epoch 0": ([("    sampler.set_epoch(epoch)\n", "")], "epoch 1, 2 steps done"),
-    "samples over all ranks": (
-        [("done * batch_size", "done * batch_size * dist.get_world_size()")],
-        "takes the batches",
-    ),
 }

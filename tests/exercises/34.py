@@ -1,7 +1,6 @@
 GIVEN = "0.weight on rank 0 is"
 SHARD = '    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))\n'
 CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
-STEP = "        optimizer.step()\n"
 EACH = """        for parameter in model.parameters():
             shard = parameter.grad.to_local()
             shard *= min(1.0, max_norm / (shard.norm().item() + 1e-6))
