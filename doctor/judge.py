@@ -78,7 +78,7 @@ def judge_weights(case):
             yield severity, one_of(steps[-1][1])["at"], f"{text}, although the gradients agreed"
 
 
-@finds("rates-differ", "docs/corrections.md#testing-and-collectives", "04")
+@finds("rates-differ", "docs/questions.md#metrics-and-losses", "04")
 def judge_rates(case):
     """Equal gradients times unequal learning rates make unequal weights."""
     for key, _, steps in case.joint():

@@ -59,10 +59,10 @@ def test_each_rank_alone_computes_what_it_computed(reader):
         result = reader.run(f"{REPLAY} rank {rank} runs")
         own, end = result.out.splitlines()
         assert own in printed and own.startswith(f"rank {rank}: "), result
-        assert end.startswith(f"rank {rank}: replayed ") and "other numbers" not in result.err
+        assert end.startswith(f"rank {rank}: replayed ") and "different numbers" not in result.err
     assert "agree on all" in reader.run(f"{REPLAY} compare runs").out
     changed = {  # what is changed: what is said of it
-        ("lr=0.01", "lr=0.02"): "brings other numbers from here on: collective",
+        ("lr=0.01", "lr=0.02"): "brings different numbers from here on: collective",
         (
             "    losses, ",
             "    dist.broadcast(x, 0)\n    losses, ",

@@ -8,8 +8,8 @@
 All that a rank learns from others is what collectives leave in its tensors: `record` writes that to
 files. `rank` starts the same command in an ordinary process, where a collective returns what was
 recorded: losses and weights are those of the run, bit for bit. In a changed script it names the
-first collective that gets other numbers from the rank, and stops at the first that is a different
-one. It is for gloo and the default group. The rank's own files are written again.
+first collective that gets different numbers from the rank, and stops at the first that differs in
+operation or shape. It is for gloo and the default group. The rank's own files are written again.
 """
 
 import json
@@ -154,7 +154,7 @@ class Tape(dist.ProcessGroup):
         if call["what"] != recorded["what"]:
             end(f"stopped at {here}: recorded is {recorded['what']} at {recorded['at']}", 1)
         if call["brought"] != recorded["brought"] and not Tape.differs:
-            print(f"replay.py: brings other numbers from here on: {here}", file=sys.stderr)
+            print(f"replay.py: brings different numbers from here on: {here}", file=sys.stderr)
             Tape.differs = True
         for tensor in results:
             if self.results.readinto(as_bytes(tensor)) < tensor.nbytes:
