@@ -30,6 +30,8 @@ SEARCHES = {  # words of a reader -> a page that has to be among the first three
     "ring allreduce": "notebooks/05_ring_allreduce",
     "NCCL watchdog": "docs/debugging",
     "address already in use": "docs/messages",
+    "exit code 1 traceback torchrun": "docs/messages",
+    "ports firewall": "docs/questions",
 }
 VISITED = ["index", "03_ddp_spawn/README", "03_ddp_spawn/train", "notebooks/03_ddp_spawn"]
 VISITED += ["docs/messages", "exercises/README"]

@@ -14,10 +14,11 @@ var splitQuery = (query) => {
   ];
 };
 
-/** Which pages have a word: Map(page -> 1, or less where it is a part of a longer word). */
-function pagesWith(word, index) {
+/** Which pages have a word: Map(page -> 1, or less where it is a part of a longer word). Sphinx
+ * leaves out of a page's text what one of its headings has. */
+function pagesWith(word, { terms, titleterms }) {
   const found = new Map();
-  for (const [term, pages] of Object.entries(index)) {
+  for (const [term, pages] of [terms, titleterms].flatMap(Object.entries)) {
     const share = term === word ? 1 : word.length > 3 && term.includes(word) ? 0.5 : 0;
     if (share)
       for (const page of [pages].flat()) found.set(page, Math.max(share, found.get(page) ?? 0));
@@ -26,8 +27,8 @@ function pagesWith(word, index) {
 }
 
 function rank(query, words) {
-  const { terms, alltitles, docnames, titles, filenames } = Search._index;
-  const texts = new Map([...words].map((word) => [word, pagesWith(word, terms)]));
+  const { alltitles, docnames, titles, filenames } = Search._index;
+  const texts = new Map([...words].map((word) => [word, pagesWith(word, Search._index)]));
   const weight = (word) => Math.log(1 + docnames.length / (1 + texts.get(word).size));
   const total = (found) => [...found].reduce((sum, word) => sum + weight(word), 0);
   const most = total(words) || 1;
@@ -41,7 +42,8 @@ function rank(query, words) {
     const share = total([...words].filter((word) => own.has(word))) / most;
     for (const [page, id] of places) {
       const exact = heading.toLowerCase().includes(query.toLowerCase().trim()) ? 0.5 : 0;
-      const score = inText[page] / most + 2 * share + exact + (id === null && share ? 0.3 : 0);
+      const whole = id === null ? (share ? 0.3 : 0.01) : 0; // without such a heading: to the top
+      const score = inText[page] / most + 2 * share + exact + whole;
       if (score > (best.get(page)?.score ?? 0)) best.set(page, { score, heading, id });
     }
   }
