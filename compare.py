@@ -12,7 +12,6 @@ Exit code 1 if a stage failed, 2 for a flag or a file that cannot be used, or no
 """
 
 import argparse
-import io
 import json
 import os
 import platform
@@ -31,17 +30,14 @@ from statistics import median
 import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from PIL import Image
 from torchvision import datasets
 
-from tools import records
+from tools import pictures, records
+from tools.pictures import GRAY, INK
 from tools.records import PHASES, SETTINGS, STAGES, fail
 
 ROOT = Path(__file__).resolve().parent
 DRAWN = Path("data", "drawn")  # where digits are drawn if MNIST cannot be had
-GRAY = "#757b83"  # as easy to read on white as on the black of a page in dark mode
-INK = {f"{part}.color": GRAY for part in ("text", "xtick", "ytick")}
-INK |= {f"axes.{part}": GRAY for part in ("labelcolor", "edgecolor")}
 
 
 def main():
@@ -316,12 +312,9 @@ def draw(rows, path):
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PHASES), frameon=False)
     style = dict(ha="left", fontsize=8, parse_math=False)
     figure.supxlabel(records.about(rows), x=0.01, **style)
-    with io.BytesIO() as png, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the font lacks a letter
-        figure.savefig(png, dpi=200, transparent=True)  # for light pages and dark ones
-        with io.BytesIO() as small:  # few colours: a third of the bytes
-            Image.open(png).quantize(128).save(small, "png", optimize=True)
-            save(path, small.getvalue())
+        save(path, pictures.png(figure))
     print(f"\npicture: {path}")
 
 

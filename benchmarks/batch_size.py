@@ -30,7 +30,7 @@ RULES = {  # name -> rule, and whether the rate begins at the base rate and warm
     "linear, warm-up": ("linear", True),
     "linear, no warm-up": ("linear", False),
 }
-COLORS = dict(zip(RULES, ("#000000", "#0072B2", "#D55E00", "#E69F00")))  # Okabe and Ito's
+COLORS = dict(zip(RULES, ("#009E73", "#0072B2", "#D55E00", "#E69F00")))  # Okabe and Ito's
 OTHER_RATES = (0.25, 0.5, 2, 4)  # times the base rate
 TITLES = {"sgd": "SGD with momentum", "adam": "Adam"}
 
@@ -55,7 +55,8 @@ def main() -> None:
     }
     common.show(args, "batch_size", results, report)
     if args.results:
-        common.write_picture(args.results / "batch_size.png", draw(results))
+        path = args.results / "batch_size.png"
+        common.write_whole(path, lambda temp: temp.write_bytes(draw(results)))
 
 
 # ---------------------------------------------------------------- training
@@ -172,11 +173,21 @@ def finding(results: dict, optimizer: str) -> str:
     return f"Largest batch as accurate as the smallest: {'; '.join(parts)}"
 
 
-def draw(results: dict):
-    """A panel per optimizer: the test error over the batch, a line per rule, bars for the seeds."""
+def draw(results: dict) -> bytes:
+    """A PNG with a panel per optimizer."""
+    from matplotlib import rc_context  # here: the processes that train can do without it
     from matplotlib.figure import Figure
 
+    from tools.pictures import INK, png
+
     figure = Figure(figsize=(9, 4.4), layout="constrained")  # inches
+    with rc_context(INK):
+        draw_panels(figure, results)
+    return png(figure, dpi=120)
+
+
+def draw_panels(figure, results: dict) -> None:
+    """The test error over the batch, a line per rule, bars for the seeds."""
     for axes, (optimizer, title) in zip(figure.subplots(1, 2, sharey=True), TITLES.items()):
         for rule in rules_of(optimizer):
             factors = factors_of(results)
@@ -199,7 +210,6 @@ def draw(results: dict):
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=10)
     figure.axes[0].set_ylabel("test error in % (log scale)", fontsize=11)
-    return figure
 
 
 if __name__ == "__main__":

@@ -282,12 +282,6 @@ def write_json(path: Path, results: dict, indent: int | None = 1) -> None:
     write_whole(path, lambda temp: temp.write_text(json.dumps(results, indent=indent)))
 
 
-def write_picture(path: Path, figure) -> None:
-    """Write a figure of matplotlib as a PNG."""
-    style = {"dpi": 120, "facecolor": "white", "format": "png"}
-    write_whole(path, lambda temp: figure.savefig(temp, **style))
-
-
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call write with a temporary path, then rename: path never holds half a file."""
     temp = path.with_name(f"{path.name}.tmp")

@@ -97,10 +97,6 @@ def test_a_notebook_that_is_not_there():
     assert code == 2 and "error: no notebook 07; there are 01_baseline, " in printed
 
 
-def test_phases_have_the_colours_of_compare():
-    assert lesson.COLORS == import_module("compare").PHASES
-
-
 def test_what_a_cell_starts_is_ended(tmp_path):
     child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; "
     child += f"time.sleep(300)  # {tmp_path}'], start_new_session=True); "

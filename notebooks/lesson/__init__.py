@@ -18,7 +18,7 @@ import sys
 from IPython import get_ipython
 from IPython.core.error import UsageError
 
-from .drawing import COLORS, RANKS, picture, stack
+from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, stack
 from .guessing import guessed
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import RECORDS, compare, digits, free_port, phases, records

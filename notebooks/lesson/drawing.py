@@ -1,37 +1,32 @@
 """Pictures: each has a title that states what is to be seen, and carries its words as text."""
 
 import base64
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from IPython.display import display
 from matplotlib import rc_context
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from PIL import Image
 
-# Okabe and Ito's colours, which the colour-blind can tell apart. A phase has the colour that it
-# has in compare.py's pictures; RANKS are for ranks and for whatever else is only numbered.
-COLORS = {
-    "data": "#999999",
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "exposed": "#D55E00",
-    "optimizer": "#E69F00",
-}
-RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
-DARK = ("#0072B2", "#D55E00", "#009E73", "#000000")  # of them; white words are read on these
-STYLE = {
+from tools.pictures import GRAY, INK, png
+from tools.records import PHASES
+
+# Okabe and Ito's colours: of a phase, and of ranks and whatever else is only numbered.
+COLORS = PHASES
+RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"]
+DARK = ("#0072B2", "#D55E00", "#009E73")  # of them; white words are read on these
+DIGITS = LinearSegmentedColormap.from_list("digits", [f"{GRAY}00", GRAY])  # no ground, either
+STYLE = INK | {
     "font.size": 12,
     "axes.titlesize": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
     "legend.fontsize": 11,
-    "image.cmap": "Greys",
     "image.interpolation": "nearest",
 }
-WIDTH, DPI = 7.2, 200  # inches, pixels per inch: twice what is shown, for sharp screens
+WIDTH = 7.2  # inches; with 200 pixels per inch twice what is shown, for sharp screens
 TITLE = 72  # characters that fit into one line
 
 
@@ -45,25 +40,22 @@ def picture(title: str, height: float = 3.0, **grid) -> Iterator:
     with rc_context(STYLE):
         figure = new_figure(title, height)
         yield figure.subplots(**grid)
-        drawn, small = io.BytesIO(), io.BytesIO()
-        figure.savefig(drawn, format="png")
-        Image.open(drawn).convert("RGB").quantize(dither=0).save(small, "PNG", optimize=True)
-        publish(small.getvalue(), figure)
+        publish(png(figure), figure)
 
 
 def new_figure(title: str, height: float) -> Figure:
     """An empty figure that pyplot does not know, so that nothing shows it a second time."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     if len(title) > TITLE:
         raise ValueError(f"a title has one line, of at most {TITLE} characters: {title}")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure
 
 
-def publish(png: bytes, figure: Figure) -> None:
+def publish(picture: bytes, figure: Figure) -> None:
     """Put a picture under the cell: with its title for screen readers, its words as plain text."""
     words = [" ".join(text.split()) for text in words_in(figure)]
-    data = {"image/png": base64.b64encode(png).decode(), "text/plain": "\n".join(words)}
+    data = {"image/png": base64.b64encode(picture).decode(), "text/plain": "\n".join(words)}
     shown = {"alt": words[0], "width": round(100 * WIDTH)}
     display(data, raw=True, metadata={"image/png": shown})
 

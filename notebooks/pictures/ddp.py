@@ -30,7 +30,7 @@ def slopes(axes, w: float, targets: list[float]) -> None:
         look = {"ha": "right" if side < 0 else "left", "va": "center"}
         axes.text(w + 0.4 * side, height, f"gradient {w - target}", **look)
     average = [sum(both) / len(both) for both in zip(*losses)]
-    axes.plot(places, average, "k", linewidth=3, label="average")
+    axes.plot(places, average, lesson.GRAY, linewidth=3, label="average")
     axes.set(xlabel="w", ylabel="loss", ylim=(-1, 40))
     axes.legend(loc="upper center", ncols=3)
 
@@ -76,7 +76,7 @@ def buckets(axes, title: str, events: list[tuple[str, list[int]]], now: int) -> 
             if now == last:
                 look = {"color": "wkw"[number], "ha": "center", "va": "center"}
                 axes.text(11.9, low + height / 2, number, weight="bold", **look)
-    axes.axvline(10.5, color="k", linestyle=":")
+    axes.axvline(10.5, color=lesson.GRAY, linestyle=":")
     axes.set(title=title, xlim=(0.3, 13.9), ylim=(9.7, -0.7), xticks=[1, 5, 10])
     axes.set(ylabel="gradient of parameter")
     axes.set_yticks(range(10), arrived)

@@ -24,8 +24,9 @@ def four_moves(grid) -> None:
         for device, (x, y) in enumerate([(3, 3), (0.7, 0.5), (3, 0.5), (5.3, 0.5)]):
             box(axes, x, y, str(device), lesson.RANKS[device], width=1.6, height=1)
             if not way:  # all of them compute
-                axes.patches[-1].set(hatch="//")
-                axes.texts[-1].set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 2})
+                color = lesson.RANKS[device]
+                axes.patches[-1].set(fill=True, facecolor=color)
+                axes.texts[-1].set(color="white" if color in lesson.DARK else "black")
             elif device:
                 ends = [(3 + (x - 3) * 0.3, 2.4), (x, 1.1)]
                 start, end = ends if way == "out" else reversed(ends)
@@ -58,7 +59,7 @@ def through_device_0(stage, from_scratch, x, traffic: dict, ddp: list[float]) ->
         for n, top in zip(counts[1:], low[1:]):
             axes.text(n, top + 0.03, f"{top:.2f}", ha="center")
         both = [2 * sent / 1e6 for sent in ddp]
-        axes.plot(counts, both, "kD--", label="DDP: each rank, sent and received")
+        axes.plot(counts, both, "D--", color=lesson.GRAY, label="DDP: each rank, sent and received")
         axes.set(xlabel="devices", ylabel="MB in a step of 120 images", ylim=(0, 2.3))
         axes.legend()
     assert max(both) < traffic[8].total() / 1e6 / 4
@@ -96,8 +97,8 @@ def threads_and_processes() -> None:
         layer = [row["microseconds"] for row in rows]
         for way, mark, color in (("processes", "s-", "#0072B2"), ("threads", "o-", "#D55E00")):
             axes.plot(layer, [row[way] for row in rows], mark, color=color, label=f"two {way}")
-        axes.axhline(1, color="black", linewidth=0.8)
-        axes.axvline(each, color="black", linestyle=":")
+        axes.axhline(1, color=lesson.GRAY, linewidth=0.8)
+        axes.axvline(each, color=lesson.GRAY, linestyle=":")
         axes.text(0.87 * each, 0.1, "a layer of\nour ConvNet", ha="right")
         axes.set(xscale="log", ylim=(0, 2.3), ylabel="times one thread's work")
         axes.set(xlabel="microseconds of one layer, alone; two cores")
@@ -121,11 +122,11 @@ def speeds_on_a_cpu() -> float:
     title = f"On a CPU: two threads {threads:.2f} times one, two processes {processes:.2f}"
     with lesson.picture(title, height=2.8) as axes:
         bars = axes.barh(list(names.values()), speeds, color=lesson.COLORS["forward"])
-        bars[1].set(facecolor="white", edgecolor=lesson.COLORS["forward"], hatch="//")
+        bars[1].set(facecolor="none", edgecolor=lesson.COLORS["forward"], hatch="//")
         for row, speed in enumerate(speeds):
-            words = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
-            axes.text(speed - 100, row, f"{speed:,.0f}", ha="right", va="center", **words)
-        axes.set(xlabel=f"images a second, {batch} images a step, two cores", ylim=(3.5, -0.5))
+            axes.text(speed, row, f" {speed:,.0f}", va="center")
+        axes.set(xlabel=f"images a second, {batch} images a step, two cores")
+        axes.set(xlim=(0, 1.15 * max(speeds)), ylim=(3.5, -0.5))
     assert min(speeds[2], speeds[3]) > speeds[0]
     return threads
 

@@ -6,7 +6,7 @@ from importlib import import_module
 import torch
 from matplotlib.patches import Rectangle
 
-from .shapes import GREY, bare, box
+from .shapes import bare, box
 
 lesson = import_module("notebooks.lesson")
 
@@ -38,7 +38,7 @@ def nodes(axes, ranks: list[dict]) -> None:
         words = f"RANK={own['RANK']}\nLOCAL_RANK={local}\ncuda:{local}"
         box(axes, x, 1.5, words, lesson.RANKS[own["RANK"]], width=width - 0.3, height=2.1)
         if local == 0:
-            look = {"fill": False, "edgecolor": GREY, "linewidth": 2, "linestyle": "--"}
+            look = {"fill": False, "edgecolor": lesson.GRAY, "linewidth": 2, "linestyle": "--"}
             corner = (x - width / 2 - 0.15, 0.2)
             axes.add_patch(Rectangle(corner, 2 * width + 0.3, 3.4, **look))
             axes.text(x - width / 2 + 0.1, 3.05, f"node {node}: GROUP_RANK={node}", va="center")

@@ -51,11 +51,11 @@ def scaled_gradients(gradients, numbers: dict, lost) -> None:
 
 
 def underflow(axes, counts: dict[str, list[float]], edges: list[float], limit: float) -> None:
-    """Histograms of gradients; what is below the limit is grey: there fp16 has only 0."""
+    """Histograms of gradients; what is below the limit is gray: there fp16 has only 0."""
     for k, (label, count) in enumerate(counts.items()):
         look = {"hatch": "//", "linewidth": 2} if k else {"fill": True, "alpha": 0.6}
         axes.stairs(count, edges, color=lesson.RANKS[k], label=label, **look)
-    axes.axvspan(edges[0], limit, color="#999999", alpha=0.35)
+    axes.axvspan(edges[0], limit, color=lesson.GRAY, alpha=0.2)
     axes.text(edges[0] + 0.2, axes.get_ylim()[1] * 0.9, "0 in fp16", weight="bold")
     axes.set(xlabel="size of a gradient, as a power of ten", ylabel="thousands of them")
     axes.set(xlim=(edges[0], edges[-1]))

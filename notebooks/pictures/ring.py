@@ -44,9 +44,9 @@ def algorithms(grid) -> None:
                 for a, b, c, d in ((x, to_x, y, to_y), (to_x, x, to_y, y))
             ]
             arrow(axes, *ends, style=style)
-            paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-            middle = (x + to_x) / 2, (y + to_y) / 2
-            axes.text(*middle, steps, ha="center", va="center", fontsize=11, bbox=paper)
+            look = {"color": "white", "weight": "bold", "ha": "center", "va": "center"}
+            paper = {"facecolor": lesson.GRAY, "edgecolor": "none", "pad": 2}
+            axes.text((x + to_x) / 2, (y + to_y) / 2, steps, fontsize=11, bbox=paper, **look)
         for rank, (x, y) in enumerate(square):
             box(axes, x, y, f"{rank}", lesson.RANKS[rank], width=1.3, height=1)
         bare(axes, (0, 6), (0.2, 4.8), title)
@@ -69,10 +69,10 @@ def ring_steps() -> None:
 def chunk(axes, x, y, value, size=0.9, edge=0.8) -> None:
     """A square of four stripes, lower left corner at x, y: of 1011 ranks 0, 1 and 3 are filled."""
     for rank in range(4):
-        color = lesson.RANKS[rank] if value // 10**rank % 10 else "white"
+        color = lesson.RANKS[rank] if value // 10**rank % 10 else "none"
         stripe = Rectangle((x + rank * size / 4, y), size / 4, size, fc=color, lw=0)
         axes.add_patch(stripe)
-    axes.add_patch(Rectangle((x, y), size, size, fill=False, ec="black", lw=edge))
+    axes.add_patch(Rectangle((x, y), size, size, fill=False, ec=lesson.GRAY, lw=edge))
 
 
 def ring_states(grid, states: list[list]) -> None:
@@ -122,7 +122,7 @@ def traffic(busiest: dict, real: list[dict]) -> None:
                 range(2, 17), [float(busiest[way, n]) for n in range(2, 17)], style, color=color
             )
             axes.text(9.2, height, words[way], color=color, weight="bold")
-        axes.axhline(2, color="black", linestyle=":")
+        axes.axhline(2, color=lesson.GRAY, linestyle=":")
         axes.set(xlabel="ranks", ylabel="the busiest rank sends,\nin vectors")
         axes.set(ylim=(0, 8), xticks=range(2, 17, 2))
 

@@ -24,10 +24,11 @@ def shards(axes, of_ranks: list[list[int]], padded: list[list[bool]]) -> None:
     """Each rank's images; hatched are those that another rank has, too."""
     for rank, (images, marks) in enumerate(zip(of_ranks, padded)):
         for place, (image, twice) in enumerate(zip(images, marks)):
-            look = {"hatch": "///", "color": "w", "edgecolor": ORANGE} if twice else {"color": SKY}
-            axes.barh(rank, 0.94, 0.9, place, **look)
-            paper = {"facecolor": "w" if twice else SKY, "edgecolor": "none", "pad": 2}
-            axes.text(place + 0.47, rank, image, ha="center", va="center", bbox=paper)
+            color, hatch = (ORANGE, "///") if twice else (SKY, None)
+            axes.barh(rank, 0.94, 0.9, place, color=color, hatch=hatch)
+            paper = {"facecolor": color, "edgecolor": "none", "pad": 2}
+            look = {"ha": "center", "va": "center", "color": "black", "bbox": paper}
+            axes.text(place + 0.47, rank, image, **look)
     axes.set_yticks(range(len(of_ranks)), [f"rank {rank}" for rank in range(len(of_ranks))])
     axes.set(ylim=(len(of_ranks) - 0.4, -0.6), xlabel="its images, in order")
     axes.set_xticks([0.47, 1.47, 2.47], ["1st", "2nd", "3rd"])
@@ -106,7 +107,7 @@ def digits(grid, ranks: list[dict], ways: tuple[str, str]) -> None:
     for rank, row in enumerate(grid):
         for k, axes in enumerate(row):
             turned = ranks[rank][ways[k // 4]]
-            axes.imshow(turned["digits"][k % 4])
+            axes.imshow(turned["digits"][k % 4], lesson.DIGITS)
             axes.set(xticks=[], yticks=[], title=f"{turned['angles'][k % 4]:.0f}°")
             axes.spines[:].set(color=lesson.RANKS[rank], linewidth=3, visible=True)
         row[0].set_ylabel(f"rank {rank}", weight="bold")

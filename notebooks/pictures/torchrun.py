@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from torch.distributed import constants
 
-from .shapes import GREY, arrow, bare, box
+from .shapes import arrow, bare, box
 
 lesson = import_module("notebooks.lesson")
 failures = import_module("notebooks.ranks.04_failures")
@@ -27,7 +27,7 @@ def who_starts_whom(grid) -> None:
         ("torchrun runs the script", "torchrun\n(the launcher)", "train.py\nRANK={}"),
     ]
     for axes, (title, parent, child) in zip(grid, panels):
-        box(axes, 1.7, 2.5, parent, GREY, width=3.3)
+        box(axes, 1.7, 2.5, parent, lesson.GRAY, width=3.3)
         for rank in (0, 1):
             box(axes, 7.2, 4 - 3 * rank, child.format(rank), lesson.RANKS[rank])
             arrow(axes, (3.5, 2.5), (5.6, 4 - 3 * rank))
@@ -83,7 +83,7 @@ def meeting(grid) -> None:
     steps = ["1. each knows the store", "2. each writes, reads", "3. they are connected"]
     for number, (axes, step) in enumerate(zip(grid, steps)):
         written = "\n0: port 5151\n1: port 6262" if number else ""
-        box(axes, 3, 4, f"store{written}", GREY, width=3.6)
+        box(axes, 3, 4, f"store{written}", lesson.GRAY, width=3.6)
         for rank in (0, 1):
             box(axes, 1 + 4 * rank, 1, f"rank {rank}", lesson.RANKS[rank], width=1.9, height=1)
             if number < 2:
@@ -145,19 +145,18 @@ def lanes(axes: Axes, failed: int, how: str, title: str) -> None:
     """
     other, late = 1 - failed, how in ("hangs", "exits early")
     seen = {"hangs": 7, "exits early": 5}.get(how, 1.5)
-    mark = {"color": "black", "markersize": 11, "markeredgewidth": 3}
+    mark = {"color": lesson.GRAY, "markersize": 11, "markeredgewidth": 3}
     axes.barh(failed, 1, color=lesson.COLORS["forward"])
     if how == "hangs":
-        axes.barh(failed, 6.6, color="white", left=1, edgecolor=GREY, hatch="//")
+        axes.barh(failed, 6.6, color=lesson.COLORS["data"], left=1)
     else:
         axes.plot(1, failed, "o" if how == "exits early" else "x", **mark)
     axes.barh(other, 3.5 if late else seen, color=lesson.COLORS["forward"])
     if late:
         axes.barh(other, seen - 3.5, color=lesson.COLORS["exposed"], left=3.5)
         axes.plot(seen, other, "x", **mark)
-    axes.axvline(seen, color="black", linestyle=":")
-    paper = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-    axes.text(1.7, failed, how, va="center", bbox=paper)
+    axes.axvline(seen, color=lesson.GRAY, linestyle=":")
+    axes.text(1.7, failed, how, va="center", color="black" if how == "hangs" else lesson.GRAY)
     axes.set_title(title, loc="left")
     axes.set(yticks=[0, 1], yticklabels=["rank 0", "rank 1"], ylim=(1.6, -0.6))
     axes.set(xticks=[], xlim=(0, 8), xlabel="time, not to scale")

@@ -9,7 +9,7 @@ lesson = import_module("notebooks.lesson")
 
 
 def mosaic(images, rows: int):
-    """[rows * n, 28, 28] -> one image, with a white line between the small ones"""
+    """[rows * n, 28, 28] -> one image, with a line of 0 between the small ones"""
     tiles = F.pad(images, (1, 1, 1, 1)).unflatten(0, (rows, -1))
     return tiles.transpose(1, 2).flatten(2).flatten(0, 1)
 
@@ -19,7 +19,7 @@ def four_shards(images) -> None:
     title = "A batch of 120 images; four devices would take 30 each"
     with lesson.picture(title, height=3.2, nrows=2, ncols=2) as grid:
         for device, axes in enumerate(grid.flat):
-            axes.imshow(mosaic(images[:120][30 * device : 30 * device + 30], rows=3))
+            axes.imshow(mosaic(images[:120][30 * device :][:30], rows=3), lesson.DIGITS)
             axes.set(xticks=[], yticks=[], title=f"device {device}")
             axes.spines[:].set(color=lesson.RANKS[device], linewidth=4, visible=True)
 
@@ -45,8 +45,9 @@ def shard_gradients(shards, whole) -> None:
         for device, shard in enumerate(shards):
             label = f"device {device}"
             axes.plot(at, shard[200:230], "v^<>"[device], color=lesson.RANKS[device], label=label)
-        axes.plot(at, shards.mean(0)[200:230], "k", label="average of the four")
-        axes.plot(at, whole[200:230], "ko", fillstyle="none", markersize=10, label="whole batch")
+        axes.plot(at, shards.mean(0)[200:230], lesson.GRAY, label="average of the four")
+        look = {"color": lesson.GRAY, "fillstyle": "none", "markersize": 10}
+        axes.plot(at, whole[200:230], "o", label="whole batch", **look)
         axes.set(xlabel="number in the gradient", ylabel="its value")
         axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1))
 
@@ -132,7 +133,7 @@ def turned_digits(good: list, bad: list) -> None:
     with lesson.picture(title, height=4.4, nrows=4, ncols=8) as grid:
         for row, items in enumerate(good + bad):
             for axes, (image, angle) in zip(grid[row], items):
-                axes.imshow(image)
+                axes.imshow(image, lesson.DIGITS)
                 axes.set(xticks=[], yticks=[])
                 axes.set_xlabel(f"{angle:.0f}°", fontsize=10, labelpad=2)
                 axes.spines[:].set(color=lesson.RANKS[row % 2], linewidth=3, visible=True)
