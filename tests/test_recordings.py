@@ -6,6 +6,7 @@ No time is tested.
 import copy
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -46,6 +47,26 @@ def test_a_step_shows_what_the_pages_say_of_it(channels, cap, overlaps):
         assert own["buckets"][-1]["left"] >= last_gradient
         if channels == 1:
             assert sum(bucket["bytes"] for bucket in own["buckets"]) == 116_136
+
+
+def test_what_the_page_says_of_bytes_and_failures():
+    sent = {way: [0] * 4 for way in ("ring", "naive", "tree")}
+    for way, of in sent.items():
+        recorded = read(f"all-reduce-{way}-ranks-4")
+        for message in recorded["messages"]:
+            of[message["from"]] += message["bytes"] / recorded["elements"] / 4
+    assert sent["ring"] == [1.5] * 4 and sum(sent["naive"]) == sum(sent["tree"]) == 6
+    assert max(sent["naive"]) == sent["naive"][0] == 3 > max(sent["tree"]) > max(sent["ring"])
+    texts = {}
+    for case in ("a-rank-dies", "a-rank-leaves-early", "slow-rank"):
+        ranks = read(f"failure-{case}-ranks-4")["ranks"]
+        texts[case] = [" ".join(mark["text"] for mark in rank["marks"]) for rank in ranks]
+    closed, others = re.compile("Connection (closed|reset) by peer"), (0, 2, 3)
+    assert all(closed.search(texts["a-rank-dies"][rank]) for rank in others)
+    ends = [texts["a-rank-leaves-early"][rank] for rank in others]
+    assert any("Timed out waiting" in end for end in ends)
+    assert all("Timed out waiting" in end or closed.search(end) for end in ends)
+    assert "exit code 0" in texts["a-rank-leaves-early"][1] and texts["slow-rank"] == [""] * 4
 
 
 # ---------------------------------------------------------------- real ranks

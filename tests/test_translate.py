@@ -4,12 +4,14 @@ import importlib
 import re
 
 import pytest
+import yaml
 from conftest import NEEDS_BROWSER, ROOT, served
 
 babel = pytest.importorskip("babel.messages", reason="requirements-dev.txt has it for Python 3.11")
 translate = importlib.import_module("docs.site.translate")
 LITERAL = re.compile(r"`[^`]*`|\]\([^)]*\)")  # inline code, and where a link leads
 HAN = "[\u4e00-\u9fff]"
+PLAYER = ROOT / "docs/player"
 # Not the field's words (a rank is a process, a wrapper is no 封装, a CUDA kernel no 内核), English
 # between two pieces of code, English commas and colons in a Chinese sentence.
 WRONG = re.compile(
@@ -89,6 +91,21 @@ def test_words_are_those_of_the_field_and_nothing_english_joins_them(page):
         assert not re.search(HAN + "[A-Za-z0-9`]|[A-Za-z0-9`]" + HAN, prose), chinese  # a blank
 
 
+def test_the_words_of_the_player():
+    """docs/player/words.yml has what the scripts show; both languages have the same gaps."""
+    table = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
+    frames = [(frame[1], frame[2:]) for story in table["stories"].values() for frame in story]
+    for key, (english, chinese) in [*table["words"].items(), *frames]:
+        places = [set(re.findall(r"\{\w+\}", text)) - {"{title}"} for text in (english, chinese)]
+        assert places[1] == places[0] or key.startswith("title-"), key
+        assert not WRONG.search(chinese), chinese
+        assert not re.search(f"{HAN}[A-Za-z0-9]|[A-Za-z0-9]{HAN}", chinese), chinese  # a blank
+    scripts = "".join(path.read_text() for path in sorted(PLAYER.glob("*.js")))
+    used = set(re.findall(r'say\(\s*(?:[^"()]*\? )?"([\w-]+)"', scripts))
+    assert len(used) > 20 and used <= set(table["words"]), used - set(table["words"])
+    assert len(scripts.splitlines()) <= 975
+
+
 # ---------------------------------------------------------------- the site
 
 
@@ -125,6 +142,7 @@ def test_the_listings_are_built_once(site):
     assert (site / "03_ddp_spawn/train.html").exists()
     assert not [path for path in ROOT.glob("0*/**/*.py") if (site / "zh" / twin(path)).exists()]
     assert not list((site / "zh/docs/timings").rglob("*.json"))
+    assert not (site / "zh/_images").exists() and not (site / "zh/_sources").exists()
     assert "../../03_ddp_spawn/train.html" in (site / "zh/03_ddp_spawn/README.html").read_text()
 
 

@@ -47,7 +47,6 @@ export class Circle {
     const { width, height, label } = this.box;
     const [left, top] = [this.centres[rank].x - width / 2, this.centres[rank].y - height / 2];
     const sent = svg("text", { x: left + width / 2, y: top + height - 7, class: "quiet middle" });
-    const doing = svg("text", { x: left + width - 8, y: top + 17, class: "quiet end" });
     const across = left + (width + label - this.ranks.length * SQUARE) / 2;
     const rows = range(this.chunks).map((chunk) =>
       this.chunkRow(chunk, across, top + 25 + chunk * (SQUARE + 4)),
@@ -58,11 +57,10 @@ export class Circle {
       rect(left, top, width, height, { rx: 6, class: "box" }),
       chip(left + 8, top + 7, rank),
       svg("text", { x: left + 24, y: top + 17, class: "rank" }, say("rank", { rank })),
-      doing,
       ...rows.map((row) => row.group),
       sent,
     );
-    return { group, rows, sent, doing };
+    return { group, rows, sent };
   }
 
   chunkRow(chunk, x, y) {
@@ -142,11 +140,9 @@ export class Circle {
   drawStep(step) {
     const { contents, sent, flying } = this.state(step);
     Object.assign(this, { step, flying });
-    const { at = 0, what, message } = this.events[step - 1] || {};
+    const { what, message } = this.events[step - 1] || {};
     const arrived = what === "received" ? message : {};
     for (const [rank, box] of this.boxes.entries()) {
-      const span = this.recording.ranks[rank].spans.find(({ from, to }) => from <= at && at < to);
-      box.doing.textContent = span ? say(span.what === "wait" ? "key-wait" : span.what) : "";
       box.sent.textContent = say("sent", { bytes: figure(sent[rank]) });
       for (const [chunk, { frame, slots }] of box.rows.entries()) {
         const held = contents[rank][chunk];

@@ -13,7 +13,8 @@ export function compared(name, recordings) {
   const [a, b] = recordings.map(kind === "step" ? stepInOrder : messagesInOrder);
   const ranks = [...a.ranks, ...b.ranks];
   const end = Math.max(...ranks.map(({ spans }) => spans.at(-1).to));
-  return { name, kind: "compare", of: kind, about, ranks, end, values: { a: a.bytes, b: b.bytes } };
+  const values = { a: a.bytes, b: b.bytes, behind: b.behind };
+  return { name, kind: "compare", of: kind, about, ranks, end, values };
 }
 
 /** Rank 0 of a step: data, forward, each gradient and the optimizer are equally wide. */
@@ -23,6 +24,7 @@ function stepInOrder({ ranks: [first], choices }) {
   const places = [...spans.slice(0, 3).map(({ from }) => from), ...gradients].map((at, i) => [at, i]);
   const bytesOf = (some) => sum(some.map(({ bytes }) => bytes));
   const late = buckets.filter(({ arrived }) => arrived > gradients.at(-1));
+  late.sort((a, b) => a.arrived - b.arrived); // a bucket may overtake the one before
   for (const { joined, arrived, bytes } of late) {
     const [before, place] = places.at(-1);
     const width = (AFTER * bytes) / bytesOf(buckets);
@@ -33,7 +35,8 @@ function stepInOrder({ ranks: [first], choices }) {
   const move = (key, value) => (TIMES.includes(key) ? between(places, value) : value);
   const rank = `0 (cap ${choices.bucket_cap_mb})`;
   const ranks = [{ ...JSON.parse(JSON.stringify(first), move), rank }];
-  return { ranks, bytes: figure(bytesOf(late)) };
+  const { late: bytes, behind } = bytesToAverage(first);
+  return { ranks, bytes, behind };
 }
 
 /** The place of a time: [[time, place], ...] has those of some times. */

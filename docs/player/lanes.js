@@ -156,28 +156,10 @@ export class Lanes {
   }
 
   axis() {
-    if (!this.timed) {
-      const { of = "time" } = this.recording;
-      const place = { x: this.left + this.width, y: this.height + 18, class: "quiet end" };
-      return svg("text", place, say(`axis-${of}`));
-    }
-    const rough = (this.end / this.width) * 90; // a number every 90 pixels or so
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const every = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
-    const digits = Math.max(0, (this.end < 1e6 ? 3 : 6) - Math.floor(Math.log10(every)));
-    return svg(
-      "g",
-      { class: "axis" },
-      ...range(Math.floor(this.end / every) + 1).flatMap((i) => {
-        const x = this.x(i * every);
-        const anchor = i === 0 ? "start" : x > this.left + this.width - 24 ? "end" : "middle";
-        const place = { x, y: this.height + 18, "text-anchor": anchor };
-        return [
-          svg("path", { d: `M${x} 0V${this.height + 4}` }),
-          svg("text", place, clock(i * every, this.end, digits)),
-        ];
-      }),
-    );
+    const { of = "time" } = this.recording;
+    const end = this.timed ? ` ${clock(this.end, this.end, 1)}` : "";
+    const place = { x: this.left + this.width, y: this.height + 18, class: "quiet end" };
+    return svg("text", place, say(`axis-${of}`) + end);
   }
 
   draw(step, now) {
@@ -194,11 +176,6 @@ export class Lanes {
     const row = this.row(event.row);
     this.ring.setAttribute("cx", this.x(event.at));
     this.ring.setAttribute("cy", row.y + row.height / 2);
-  }
-
-  /** The moment that belongs to a place in the picture, in microseconds. */
-  moment(pixels) {
-    return ((pixels - this.left) / this.width) * this.end;
   }
 
   /** What the flags mean, below the picture. */

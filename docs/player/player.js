@@ -17,7 +17,6 @@ const button = (name, content, key = name) =>
   `<button type="button" data-part="${name}" class="${name}" title="${say(key)}">${content}</button>`;
 const parts = () => `
   <label data-part="choice">${say("recording")} <select data-part="menu" class="menu"></select></label>
-  <p data-part="hint" class="hint" role="status"></p>
   <div data-part="caption" class="caption">
     <p data-part="tale" class="tale" aria-live="polite"></p>
     <p class="turn">
@@ -25,7 +24,7 @@ const parts = () => `
       ${button("next", say("next"))}
     </p>
   </div>
-  <div data-part="stage" class="stage" tabindex="0" role="group"></div>
+  <div data-part="stage" class="stage" role="img"></div>
   <p data-part="legend" class="legend"></p>
   <div class="deck">
     <p data-part="status" class="status" aria-live="polite"></p>
@@ -74,10 +73,6 @@ class Player {
     on(this.menu, "change", () => {
       location.hash = new URLSearchParams({ recording: this.menu.value, step: 0 });
     });
-    on(this.steps, "toggle", () => this.fillList());
-    on(this.root, "keydown", (event) => this.key(event));
-    on(this.stage, "pointerdown", (event) => this.point(event));
-    on(this.stage, "pointermove", (event) => event.buttons && this.point(event));
     addEventListener("hashchange", () => this.follow());
     new ResizeObserver(() => this.layout()).observe(this.stage);
   }
@@ -97,8 +92,9 @@ class Player {
   /** Show what the address says; without anything in it, the page's first recording. */
   follow() {
     const parts = new URLSearchParams(location.hash.slice(1));
-    if (parts.has("recording")) {
-      this.show(parts.get("recording"), parts.get("step") || 0);
+    const name = parts.get("recording");
+    if (Object.hasOwn(this.library, name)) {
+      this.show(name, parts.get("step") || 0);
       const { top, bottom } = this.stage.getBoundingClientRect();
       if (top < 0 || bottom > innerHeight) this.root.scrollIntoView();
     } else if (location.hash.length < 2) {
@@ -106,13 +102,10 @@ class Player {
     }
   }
 
-  /** Show a recording at a step. If there is none of this name, the hint says so. */
   show(name, step) {
     this.pause();
     clearTimeout(this.writing);
     const recording = this.library[name];
-    this.hint.textContent = recording ? "" : say("missing", { name });
-    if (!recording) return;
     const events = eventsOf(recording);
     Object.assign(this, { name, recording, events, times: playTimes(recording, events) });
     const has = (story) => story.some((frame) => frame[0] === name);
@@ -126,11 +119,10 @@ class Player {
     this.notes.replaceChildren(...(this.picture.notes?.() ?? []));
     this.about.replaceChildren(...aboutOf(recording));
     this.scrub.max = events.length;
-    this.list.replaceChildren();
+    this.list.replaceChildren(...events.map((event, i) => this.row(event, i)));
     this.pixels = 0;
     this.moveTo(this.find(step));
     this.layout();
-    this.fillList();
   }
 
   /** A step may be a number, or words of its text: then a link survives a new recording. */
@@ -168,8 +160,6 @@ class Player {
     this.scrub.setAttribute("aria-valuetext", this.status.textContent);
     this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
     this.list.children[at - 1]?.setAttribute("aria-current", "step");
-    const reached = events.slice(0, at).filter((one) => one.flag).length;
-    [...this.notes.children].forEach((note, i) => note.classList.toggle("future", i >= reached));
     this.narrate();
   }
 
@@ -188,7 +178,7 @@ class Player {
     const [now, reached] = this.frameNow();
     this.caption.hidden = now < 0;
     if (this.caption.hidden) return;
-    const text = this.story[now][2 + LANGUAGE];
+    const text = fill(this.story[now][2 + LANGUAGE], figuresOf(this.recording));
     if (text !== this.tale.textContent) this.tale.textContent = text;
     this.place.textContent = say("frame", { number: now + 1, count: this.story.length });
     this.previous.disabled = now === 0;
@@ -221,8 +211,6 @@ class Player {
     if (!pixels || pixels === this.pixels) return;
     this.pixels = pixels;
     this.picture.layout(pixels);
-    // Of a picture higher than the window one sees the controls all the same.
-    this.root.classList.toggle("tall", this.stage.clientHeight > innerHeight - 200);
     this.draw();
   }
 
@@ -274,41 +262,13 @@ class Player {
     this.play.title = say(playing ? "pause" : "play");
   }
 
-  // ---- the reader's hands
-
-  key(event) {
-    const { key, target } = event;
-    const { at, events } = this;
-    const keys = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: events.length, " ": at };
-    const held = event.ctrlKey || event.altKey || event.metaKey;
-    if (held || target.matches("select") || !(key in keys)) return;
-    event.stopPropagation(); // themes turn pages with the arrow keys
-    if (key === " " && target.closest("button, summary, a")) return;
-    event.preventDefault();
-    if (key === " ") this.toggle();
-    else this.go(keys[key]);
-  }
-
-  /** A press on the lanes goes to that moment. */
-  point(event) {
-    if (!this.picture.moment || event.button > 0) return;
-    const moment = this.picture.moment(event.clientX - this.stage.getBoundingClientRect().left);
-    this.go(this.events.filter((one) => one.at <= moment).length);
-  }
-
-  /** The list of all steps, once it is opened. */
-  fillList() {
-    if (!this.steps.open || this.list.children.length) return;
-    this.list.append(
-      ...this.events.map(({ at, text }, i) => {
-        const label = say("go-to", { number: i + 1 });
-        const attributes = { type: "button", "aria-label": label, click: () => this.go(i + 1) };
-        const when = timed(this.recording) ? `${clock(at, this.recording.end)}: ` : "";
-        const number = html("td", {}, html("button", attributes, i + 1));
-        return html("tr", {}, number, html("td", {}, when + text));
-      }),
-    );
-    this.tell();
+  /** All steps as text. */
+  row({ at, text }, i) {
+    const label = say("go-to", { number: i + 1 });
+    const attributes = { type: "button", "aria-label": label, click: () => this.go(i + 1) };
+    const when = timed(this.recording) ? `${clock(at, this.recording.end)}: ` : "";
+    const number = html("td", {}, html("button", attributes, i + 1));
+    return html("tr", {}, number, html("td", {}, when + text));
   }
 
   /** So that a link to this page, or a reload, shows this moment. */

@@ -30,13 +30,13 @@ const range = (count) => [...Array(count).keys()];
 const ENGLISH = 0;
 const LANGUAGE = document.documentElement.lang.startsWith("zh") ? 1 : ENGLISH;
 
-/** The words of a key. A value that depends on the language is a function of it. */
-function say(key, values = {}, language = LANGUAGE) {
-  const put = (_, name) => {
-    const value = values[name] ?? "";
-    return typeof value === "function" ? value(language) : value;
-  };
-  return window.words[key][language].replaceAll(/\{(\w+)\}/g, put);
+/** The words of a key, with values in the gaps that they have. */
+function say(key, values, language = LANGUAGE) {
+  return fill(window.words[key][language], values);
+}
+
+export function fill(text, values = {}) {
+  return text.replaceAll(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 }
 
 /** Microseconds as text, in the unit that suits a recording of this length. */
@@ -50,16 +50,6 @@ export function clock(microseconds, end, digits = 3) {
 export function timed({ kind, about, ranks }) {
   if (kind === "compare") return false; // its axis is no time
   return kind === "failure" || parseInt(about.machine, 10) >= 2 * ranks.length;
-}
-
-/** [1, 0, 1, 1] -> "ranks 0, 2 and 3": whose vectors are in a chunk. */
-function whose(contents) {
-  const ranks = range(contents.length).filter((rank) => contents[rank]);
-  const [first, last] = [ranks.slice(0, -1).join(", "), ranks.at(-1)];
-  return (language) => {
-    if (ranks.length === contents.length) return say("everyone", {}, language);
-    return first ? say("some", { first, last }, language) : `rank ${last}`;
-  };
 }
 
 export function titleOf({ kind, name, title, choices }) {
@@ -122,14 +112,15 @@ function allReduceEvents({ messages, chunks }) {
     const { from, to, chunk, phase, contents, sent, received } = message;
     const same = messages.filter((one) => one.phase === phase && one.from === from);
     const round = same.filter((one) => one.sent <= sent).length;
-    const part = (language) => say(chunks.length > 1 ? "chunk" : "vector", { chunk }, language);
+    const whose = range(contents.length).filter((rank) => contents[rank]);
     const adds = phase.startsWith("reduce");
-    const values = { from, to, phase, part, round, rounds: same.length, whose: whose(contents) };
+    const values = { from, to, phase, chunk, round, rounds: same.length, whose: whose.join(", ") };
     values.bytes = figure(message.bytes);
-    const then = adds ? "received-adds" : "received-keeps";
+    const part = chunks.length > 1 ? "chunk" : "vector";
+    const then = adds ? "adds" : "keeps";
     return [
-      event(sent, "sent", "sends", values, { message, adds }),
-      event(received, "received", then, values, { message, adds }),
+      event(sent, "sent", `sends-${part}`, values, { message, adds }),
+      event(received, "received", `${then}-${part}`, values, { message, adds }),
     ];
   });
 }
@@ -157,37 +148,65 @@ export function playTimes({ kind, end }, events) {
 
 /** One line: what to conclude from a recording. */
 export function conclusion(recording) {
-  const { kind, ranks, choices } = recording;
-  if (kind === "step") {
-    const [{ spans, buckets }] = ranks;
-    const last = spans.find((span) => span.what === "backward").to;
-    const hidden = buckets.filter(({ joined }) => joined < last).length;
-    return say(hidden ? "conclude-many" : "conclude-one", { count: buckets.length, hidden });
-  }
-  if (kind === "all_reduce") return bytesSent(recording);
-  if (kind === "compare") return say(`conclude-${recording.name}`, recording.values);
-  const lengths = (what, of) =>
-    of.flatMap(({ spans }) =>
-      spans.filter((span) => span.what === what).map(({ from, to }) => (to - from) / 1e6),
-    );
-  const late = lengths("slow", ranks);
-  const waits = lengths("wait", ranks.slice(2).concat(ranks[0])).filter((time) => time > 0.05);
-  const [least, longest] = [Math.min(...waits), Math.max(...waits)];
-  const values = { late: late[0], least, longest };
-  for (const name in values) values[name] = values[name]?.toFixed(1);
-  return say(`conclude-${choices.case}`, values);
+  const { kind, name, choices } = recording;
+  const figures = figuresOf(recording);
+  const { count, equal } = figures;
+  const keys = {
+    step: count > 1 ? "many" : "one",
+    all_reduce: equal ? "equal" : "most",
+    compare: name,
+    failure: choices?.case,
+  };
+  return say(`conclude-${keys[kind]}`, figures);
+}
+
+/** The figures in the words about a recording: counted in its events, so another one may differ. */
+export function figuresOf(recording) {
+  const { kind, ranks } = recording;
+  if (kind === "compare") return recording.values;
+  if (kind === "step") return bytesToAverage(ranks[0]);
+  return kind === "all_reduce" ? bytesSent(recording) : waits(ranks);
+}
+
+/** Of the rank: how many buckets begin before the last gradient, how many bytes end after it. */
+export function bytesToAverage({ marks, buckets }) {
+  const last = Math.max(...marks.map(({ at }) => at));
+  const bytesOf = (some) => figure(sum(some.map(({ bytes }) => bytes)));
+  const hidden = buckets.filter(({ joined }) => joined < last).length;
+  const waiting = buckets.length - 1 - hidden; // full in time, on this rank
+  return {
+    gradients: marks.length,
+    first: buckets[0].parameters.length,
+    count: buckets.length,
+    hidden,
+    behind: waiting > 0 ? say("behind", { waiting }) : "",
+    late: bytesOf(buckets.filter(({ arrived }) => arrived > last)),
+    bytes: bytesOf(buckets),
+    least: bytesOf(buckets.slice(-1)),
+  };
 }
 
 function bytesSent({ messages, ranks, elements }) {
-  const vector = 4 * elements;
   const sent = ranks.map((_, rank) =>
     sum(messages.filter(({ from }) => from === rank).map(({ bytes }) => bytes)),
   );
   const most = Math.max(...sent);
-  const times = (bytes) => (bytes / vector).toFixed(2);
-  const values = { rank: sent.indexOf(most), most: figure(most), times: times(most) };
+  const times = (bytes) => (bytes / 4 / elements).toFixed(2);
   const equal = sent.every((bytes) => bytes === most);
-  return say(equal ? "conclude-equal" : "conclude-most", { ...values, all: times(sum(sent)) });
+  const values = { equal, rank: sent.indexOf(most), all: times(sum(sent)) };
+  return { ...values, most: figure(most), times: times(most) };
+}
+
+/** Seconds that rank 1 is late, and that the others wait for it. */
+function waits(ranks) {
+  const lengths = (what, of) =>
+    of.flatMap(({ spans }) =>
+      spans.filter((span) => span.what === what).map(({ from, to }) => (to - from) / 1e6),
+    );
+  const [late = 0] = lengths("slow", ranks);
+  const long = lengths("wait", ranks.toSpliced(1, 1)).filter((time) => time > 0.05);
+  const values = { late, least: Math.min(...long), longest: Math.max(...long) };
+  return Object.fromEntries(Object.entries(values).map(([name, s]) => [name, s.toFixed(1)]));
 }
 
 /** Below a player: why there are no times, and how the recording was made. */
