@@ -33,8 +33,6 @@ SEARCHES = {  # words of a reader -> a page that has to be among the first three
     "exit code 1 traceback torchrun": "docs/messages",
     "ports firewall": "docs/questions",
 }
-VISITED = ["index", "03_ddp_spawn/README", "03_ddp_spawn/train", "notebooks/03_ddp_spawn"]
-VISITED += ["docs/messages", "exercises/README"]
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +63,7 @@ class Page(HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.path, self.ids, self.links, self.parts = path, set(), [], []
-        self.alts, self.headings, self.language, self.folded, self.text = [], [], None, 0, []
+        self.alts, self.headings, self.language, self.text = [], [], None, []
         self.in_article = False
         self.feed(path.read_text(encoding="utf-8"))
 
@@ -85,8 +83,6 @@ class Page(HTMLParser):
             self.alts.append(has.get("alt"))
         if re.fullmatch("h[1-6]", tag) and self.in_article:  # elsewhere: what only printers show
             self.headings.append(int(tag[1]))
-        if tag == "details" and "hide" in has.get("class", "") and "open" not in has:
-            self.folded += 1
 
     def handle_endtag(self, tag):
         if tag == "article":
@@ -155,17 +151,11 @@ def test_nothing_is_fetched_from_elsewhere(site):
     assert not found
 
 
-def test_no_table_is_raw_text(site):
-    """What a cell of a notebook prints as Markdown may hold a table."""
-    assert not [name for name, page in pages_in(site).items() if "<p>|" in page.path.read_text()]
-
-
 def test_previous_and_next_skip_the_listings(site):
     listings = {path.relative_to(ROOT).with_suffix("").as_posix() for path in files(".py")}
+    linked = re.compile(r'class="(?:left-prev|right-next)"\s+href="([^"]+)"')
     for name, page in pages_in(site).items():
-        found = re.findall(
-            r'class="(?:left-prev|right-next)"\s+href="([^"]+)"', page.path.read_text()
-        )
+        found = linked.findall(page.path.read_text())
         paths = [(page.path.parent / link).resolve().relative_to(site.resolve()) for link in found]
         assert not listings & {path.with_suffix("").as_posix() for path in paths}, name
 
@@ -177,9 +167,8 @@ def test_a_listing_names_its_page_and_its_lines(site):
         ("exercises/checks/01_same_order", "../README.html"),
     ):
         page = pages_in(site)[name]
-        assert re.search(rf'<p>Part of <a class="[^"]*" href="{home}">', page.path.read_text()), (
-            name
-        )
+        link = rf'<p>Part of <a class="[^"]*" href="{home}">'
+        assert re.search(link, page.path.read_text()), name
         lines = len(read(f"{name}.py").splitlines())
         assert f"L-{lines}" in page.ids and f"L-{lines + 1}" not in page.ids
 
@@ -188,18 +177,12 @@ def test_the_records_are_listed_with_what_they_say(site):
     html = (site / "docs/timings/index.html").read_text()
     records = sorted(ROOT.glob("docs/timings/**/*.json"))
     assert "one run of a stage" in html and html.count("<tr><td><a ") == len(records) > 0
-    for folder in ("benchmarks/results", "exercises/checks", "exercises/solutions"):
-        listed = (site / folder / "index.html").read_text()
-        assert re.search(r'<p>[A-Z][^<]+ Explained in <a href="[^"]+README.html">', listed), folder
 
 
 def test_code_begins_at_the_left(site):
+    python = re.compile(r'highlight-python[^>]*><div class="highlight"><pre>(.*?)</pre>', re.S)
     for name in ("03_ddp_spawn/README", "05_multinode/README", "docs/adapt"):
-        html = pages_in(site)[name].path.read_text()
-        blocks = re.findall(
-            r'highlight-python[^>]*><div class="highlight"><pre>(.*?)</pre>', html, re.S
-        )
-        for block in blocks:
+        for block in python.findall(pages_in(site)[name].path.read_text()):
             lines = re.sub("<.*?>", "", block).splitlines()
             assert min(len(line) - len(line.lstrip()) for line in lines if line) == 0, (name, lines)
 
@@ -210,47 +193,24 @@ def test_a_shared_link_has_a_title_a_sentence_and_a_picture(site):
         has = dict(re.findall(r'<meta property="og:(\w+)" content="([^"]*)"', html))
         assert has["title"] and 60 < len(has["description"]) <= 210, has
         assert (site / name).parent.joinpath(has["image"]).is_file(), has
-    start = (site / "index.html").read_text()
-    assert (
-        len(re.findall("Data-parallel training in PyTorch", re.search("<title>.*", start)[0])) == 1
-    )
+    title = re.search("<title>.*", (site / "index.html").read_text())[0]
+    assert title.count("Data-parallel training in PyTorch") == 1
 
 
-def test_each_picture_has_words(site):
+def test_what_each_page_has(site):
+    """Headings in order, pictures with words, tables that are none of text, the version."""
+    torch = re.search(r"^torch==(.+)$", read("requirements.txt"), re.MULTILINE)[1]
     for name, page in pages_in(site).items():
-        words = [alt for alt in page.alts if alt and " " in alt]  # else it is the file's name
-        assert words == page.alts, name
-    assert len(pages_in(site)["notebooks/03_ddp_spawn"].alts) >= 5
-
-
-def test_headings_are_in_order(site):
-    for name, page in pages_in(site).items():
+        assert page.language == "en" and "<p>|" not in page.path.read_text(), name
+        assert all(alt and " " in alt for alt in page.alts), name  # else it is the file's name
         if name == "search":  # filled in by its script
             continue
         steps = [after - before for before, after in zip(page.headings, page.headings[1:])]
         assert page.headings[:1] == [1] and page.headings.count(1) == 1, (name, page.headings)
         assert max(steps, default=0) <= 1, (name, page.headings)
-        assert page.language == "en", name
-
-
-# ---------------------------------------------------------------- the foot line
-
-
-def test_each_page_names_the_version(site):
-    torch = re.search(r"^torch==(.+)$", read("requirements.txt"), re.MULTILINE)[1]
-    for name in set(pages_in(site)) - {"search"}:
-        text = " ".join("".join(pages_in(site)[name].text).split())
+        text = " ".join("".join(page.text).split())
         assert f"tested with PyTorch {torch} on Linux." in text, name
-
-
-@pytest.mark.parametrize("page", files(".md"), ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_that_shows_results_names_them(page):
-    """<!-- figures: PATH ... --> stands where a table or a picture of records does."""
-    text = page.read_text(encoding="utf-8")
-    named = " ".join(re.findall(r"^<!-- figures: (.+) -->$", text, re.MULTILINE)).split()
-    assert all((ROOT / path).exists() for path in named)
-    shows = re.search(r"!\[.*\]\(.*(results|timings)/|images/s  |of the committed records", text)
-    assert named or not shows
+    assert len(pages_in(site)["notebooks/03_ddp_spawn"].alts) >= 5
 
 
 # ---------------------------------------------------------------- in a browser
@@ -258,20 +218,23 @@ def test_a_page_that_shows_results_names_them(page):
 
 @pytest.fixture(scope="module")
 def address(site):
-    """The site's address while it is served: under file:// a page may not read another."""
-    with served(site) as address:
+    with served(site) as address:  # under file:// a page may not read another
         yield address
+
+
+def look_at(chromium, address, width=1280, theme="light"):
+    media = [{"name": "prefers-color-scheme", "value": theme}]
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    chromium.get(address)
 
 
 def complaints(chromium, address, name):
     """What is wrong with a page on a laptop and on a phone, by day and by night."""
     wrong = []
     for width, theme in ((1280, "light"), (1280, "dark"), (420, "light"), (420, "dark")):
-        media = [{"name": "prefers-color-scheme", "value": theme}]
-        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        chromium.get(f"{address}/{name}.html")
+        look_at(chromium, f"{address}/{name}.html", width, theme)
         page, article, shown, fetched, bytes_ = chromium.execute_script(
             """const article = document.querySelector(".bd-article-container");
             return [document.documentElement.scrollWidth,
@@ -296,13 +259,6 @@ def complaints(chromium, address, name):
 
 
 @NEEDS_BROWSER
-@pytest.mark.parametrize("name", VISITED)
-def test_a_page_in_the_browser(chromium, address, name):
-    assert not complaints(chromium, address, name)
-
-
-@NEEDS_BROWSER
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_pages_in_the_browser(chromium, address, site):
     scripts = {path.relative_to(ROOT).with_suffix("").as_posix() for path in files(".py")}
@@ -332,11 +288,6 @@ def test_what_the_search_shows(chromium, address):
     found = results(chromium)
     assert not [text for _, text in found if "System Settings" in text], "the theme's buttons"
     assert found[0][0].startswith("notebooks/05_ring_allreduce.html")
-    chromium.get(f"{address}/search.html?q=what+this+repository+is+MNIST+five+scripts")
-    results(chromium)
-    for link in chromium.find_elements("css selector", "#search-results li a"):
-        path = urlsplit(link.get_attribute("href")).path
-        assert path != "/README.html"
 
 
 def results(chromium):
@@ -353,7 +304,6 @@ def results(chromium):
     ("pasted", "entry"),
     [
         ("Address already", "address-already-in-use-or-eaddrinuse"),
-        ("eaddrinuse", "address-already-in-use-or-eaddrinuse"),
         (
             "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] "
             "Timed out waiting 1800000ms for recv operation to complete",
@@ -364,32 +314,24 @@ def results(chromium):
 def test_the_messages_page_has_a_filter(chromium, address, pasted, entry):
     chromium.get(f"{address}/docs/messages.html")
     chromium.find_element("css selector", "input.filter").send_keys(pasted)
-    rows = (
-        "return [...document.querySelectorAll('.bd-article tbody tr')].filter(r => r.offsetHeight)"
+    shown = chromium.execute_script(
+        """return [...document.querySelectorAll(".bd-article tbody tr")]
+        .filter((row) => row.offsetHeight).map((row) => row.querySelector("a").hash)"""
     )
-    rows += ".map(row => row.querySelector('a').hash)"
-    shown = chromium.execute_script(rows)
     assert 1 <= len(shown) <= 4 and any(entry in name for name in shown), shown
-    chromium.find_element("css selector", "input.filter").clear()
-    chromium.execute_script(
-        "document.querySelector('input.filter').dispatchEvent(new Event('input'))"
-    )
-    assert len(chromium.find_elements("css selector", ".bd-article tbody tr")) > 80
 
 
 @NEEDS_BROWSER
 def test_the_start_page_shows_the_player_and_three_ways_first(chromium, address):
-    for width, height in ((1280, 900), (420, 900)):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        chromium.get(f"{address}/index.html")
+    for width in (1280, 420):
+        look_at(chromium, f"{address}/index.html", width)
         tops = chromium.execute_script(
             """const top = (css) => document.querySelector(css).getBoundingClientRect().top;
             return [top(".player .stage"), top(".bd-article ul"), top(".highlight-diff"),
                     document.querySelectorAll(".bd-article ul")[0].children.length]"""
         )
-        assert tops[0] < height * 0.6 and tops[0] < tops[1] < tops[2] and tops[3] == 3
-        assert width < 500 or tops[1] < height, "the three ways are on the first screen"
+        assert tops[0] < 540 and tops[0] < tops[1] < tops[2] and tops[3] == 3
+        assert width < 500 or tops[1] < 900, "the three ways are on the first screen"
     wide = "const pre = document.querySelector('.highlight-diff pre'); return pre.scrollWidth"
     assert chromium.execute_script(f"{wide} - pre.clientWidth") <= 0, "the comments are cut off"
 
@@ -398,13 +340,8 @@ def test_the_start_page_shows_the_player_and_three_ways_first(chromium, address)
 def test_pictures_are_dark_in_the_dark(chromium, address):
     from PIL import Image, ImageStat
 
-    media = [{"name": "prefers-color-scheme", "value": "dark"}]
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-    try:
-        for name in ("notebooks/05_ring_allreduce", "benchmarks/README", "index"):
-            chromium.get(f"{address}/{name}.html")
-            picture = chromium.find_element("css selector", ".bd-article img")
+    for name in ("notebooks/01_baseline", "notebooks/05_ring_allreduce", "index"):
+        look_at(chromium, f"{address}/{name}.html", theme="dark")
+        for picture in chromium.find_elements("css selector", ".bd-article img"):
             png = io.BytesIO(picture.screenshot_as_png)
             assert ImageStat.Stat(Image.open(png).convert("L")).median[0] < 60, name
-    finally:
-        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

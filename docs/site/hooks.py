@@ -194,7 +194,9 @@ def add_plain_files(app: Sphinx, error: Exception | None) -> None:
     (app.outdir / "_static/scripts/fontawesome.js").write_text("")
     for path in [*app.outdir.glob("_static/*/*.map"), *app.outdir.glob("_static/*.po")]:
         path.unlink()
-    shutil.rmtree(app.outdir / "jupyter_execute", ignore_errors=True)
+    once = ("_images", "_sources") if app.config.language == "zh_CN" else ()
+    for folder in ("../jupyter_execute", "_static/locales", *once):
+        shutil.rmtree(app.outdir / folder, ignore_errors=True)
 
 
 def add_player(app: Sphinx, error: Exception | None) -> None:
@@ -277,7 +279,8 @@ def without_listings(app: Sphinx, page: str, step: int) -> dict | None:
 
 
 def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
-    """Give the templates PyTorch's version, a sentence for shared links, Previous and Next."""
+    """Give the templates PyTorch's version, a sentence for shared links, Previous and Next, and
+    make the page lighter."""
     requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     context["torch_version"] = re.search(r"^torch==(.+)$", requirements, re.MULTILINE)[1]
     context["root_doc"] = app.config.root_doc
@@ -288,10 +291,22 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
         found = without_listings(app, page, step)
         uri = found and app.builder.get_relative_uri(page, found["docname"])
         context[name] = found and {"title": found["title"], "link": uri}
+    context["body"] = lighter(context.get("body", ""), app.config.language)
+    if app.config.language == "zh_CN" and context.get("sourcename"):
+        context["sourcename"] = f"../../_sources/{context['sourcename']}"  # the English page's
     if page == "search":
         app.add_js_file("search.js", priority=200)
     if doctree and any('class="player"' in one.astext() for one in doctree.findall(nodes.raw)):
         app.add_js_file("player/player.js", loading_method="defer")
+
+
+def lighter(body: str, language: str) -> str:
+    """Listings are half of the site: without what has no colour, and with one anchor in a line.
+    Chinese pages show the pictures of the English ones."""
+    body = re.sub(r'<span class="(?:n|nn|o|p|w)">([^<]*)</span>', r"\1", body)
+    body = re.sub(r'<a id="(L-\d+)" name="L-\d+"></a><a href', r'<a id="\1" href', body)
+    images = r'((?:src|href)=")((?:\.\./)*_images/)'
+    return body if language == "en" else re.sub(images, r"\1../\2", body)
 
 
 # ---------------------------------------------------------------- the search
