@@ -40,7 +40,7 @@ function stepInOrder({ ranks: [first], choices }) {
 }
 
 /** The place of a time: [[time, place], ...] has those of some times. */
-function between(places, time) {
+export function between(places, time) {
   const i = Math.min(places.length - 2, places.findLastIndex(([at]) => at <= time));
   const [[from, start], [to, stop]] = places.slice(i, i + 2);
   return start + ((time - from) / (to - from || 1)) * (stop - start);

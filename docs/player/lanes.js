@@ -13,6 +13,8 @@ export class Lanes {
     this.svg = svg("svg", { "aria-hidden": "true", class: "picture lanes" });
     this.rows = recording.ranks.flatMap((rank) => this.rowsOf(rank));
     this.gradients = events.filter((event) => event.what === "gradient");
+    const times = new Set([0, ...events.map(({ at }) => at), this.end]);
+    this.places = [...times].sort((a, b) => a - b).map((at, i) => [at, i]);
   }
 
   rowsOf({ rank, spans, buckets = [] }) {
@@ -65,8 +67,11 @@ export class Lanes {
     });
   }
 
+  /** Where the times of a step are not those of its ranks, each event is equally far from the next. */
   x(at) {
-    return this.left + (at / this.end) * this.width;
+    const order = this.recording.kind === "step" && !this.timed;
+    const part = order ? between(this.places, at) / (this.places.length - 1) : at / this.end;
+    return this.left + part * this.width;
   }
 
   /** Draw everything anew, for a picture of this many pixels. */
@@ -156,7 +161,7 @@ export class Lanes {
   }
 
   axis() {
-    const { of = "time" } = this.recording;
+    const { of = this.timed ? "time" : "order" } = this.recording;
     const end = this.timed ? ` ${clock(this.end, this.end, 1)}` : "";
     const place = { x: this.left + this.width, y: this.height + 18, class: "quiet end" };
     return svg("text", place, say(`axis-${of}`) + end);

@@ -126,7 +126,10 @@ def dedent_code(app: Sphinx, doctree: nodes.document) -> None:
     """A page quotes lines as they stand in a function; here they begin at the left."""
     for block in doctree.findall(nodes.literal_block):
         if block.get("language") == "python":
-            block.rawsource = textwrap.dedent(block.astext())
+            lines = block.astext().splitlines()
+            code = textwrap.dedent("\n".join(line.removeprefix("...") for line in lines))
+            both = zip(lines, code.split("\n"))
+            block.rawsource = "\n".join(line if line == "..." else own for line, own in both)
             block.children = [nodes.Text(block.rawsource)]
 
 
