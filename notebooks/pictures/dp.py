@@ -59,7 +59,9 @@ def through_device_0(stage, from_scratch, x, traffic: dict, ddp: list[float]) ->
         for n, top in zip(counts[1:], low[1:]):
             axes.text(n, top + 0.03, f"{top:.2f}", ha="center")
         both = [2 * sent / 1e6 for sent in ddp]
-        axes.plot(counts, both, "D--", color=lesson.GRAY, label="DDP: each rank, sent and received")
+        axes.plot(
+            counts, both, "D--", color=lesson.RANKS[3], label="DDP: each rank, sent and received"
+        )
         axes.set(xlabel="devices", ylabel="MB in a step of 120 images", ylim=(0, 2.3))
         axes.legend()
     assert max(both) < traffic[8].total() / 1e6 / 4
