@@ -101,7 +101,8 @@ class Case:
         """[(n, numbers)]: at each look, the numbers of the tensors that differ between ranks."""
         looks = [look for look in self.steps[key] if all("weights" in s for s in look[1].values())]
         ends = [(r.number, e) for r in self.ranks for e in r.all("last") if e["optimizer"] == key]
-        looks += [(None, dict(ends))] if len(ends) > 1 else []
+        alike = len({event["n"] for _, event in ends}) == 1  # not if a rank broke off
+        looks += [(None, dict(ends))] if len(ends) > 1 and alike else []
         return [(n, differing(ranks, "weights")) for n, ranks in looks]
 
     def drifts(self, key):
@@ -109,6 +110,12 @@ class Case:
         differ = [bool(numbers) for _, numbers in self.weights(key)]
         rejoined = any(a and not b for a, b in zip(differ, differ[1:]))
         return bool(differ) and differ[-1] and not rejoined
+
+    def own_models(self):
+        """Does more than one rank save weights, each in files of its own: different models?"""
+        saved = [{e["path"] for e in p.all("open") if e["saved"]} for p in self.processes]
+        saved = [paths for paths in saved if paths]
+        return len(saved) > 1 and not set.intersection(*saved)
 
     def paired(self, lists):
         """The n-th of each rank, but not if one has more of them in a run that ended well."""

@@ -31,10 +31,11 @@ def differences(case, wanted):
         if known and cause(optimizer, ranks, numbers) == wanted:
             of = f"{len(numbers)} of {count} parameters"
             seen = f"in step {n} the ranks had different gradients of {of}"
-            if drifts and not (served and case.averages(key, until=1e9)):
+            later = (served and case.averages(key, until=1e9)) or case.own_models()
+            if drifts and not later:
                 yield "wrong", one_of(ranks), f"{seen}, and their weights differ to the end"
             else:
-                fine = "fine if the ranks average their weights later"
+                fine = "fine if the ranks average their weights later, or train models of their own"
                 yield "check", one_of(ranks), f"{seen}; {fine}"
 
 
@@ -78,6 +79,19 @@ def judge_weights(case):
             yield severity, one_of(steps[-1][1])["at"], f"{text}, although the gradients agreed"
 
 
+@finds("steps-differ", "docs/corrections.md#gradients-and-weights")
+def judge_step_counts(case):
+    """step() does not communicate: a rank that leaves it out keeps its weights."""
+    ends = [next(iter(r.all("exit")), {"steps": 0, "synced": 0}) for r in case.ranks]
+    steps, synced = [e["steps"] for e in ends], {e["synced"] for e in ends}
+    at = next((s["at"] for r in case.ranks for s in r.all("step")), "?")
+    sent = any(e["step"] and e["numel"] > 16 for e in case.ranks[0].all("collective"))
+    if len(set(steps)) > 1 and len(synced) == 1 and min(synced) > 2 and not case.loose:
+        text = f"of {min(synced)} averaged gradients the ranks applied: {case.per_rank(steps)}"
+        fine = "; fine if the weights are sent afterwards" if sent else ""
+        yield "check" if fine else "wrong", at, text + fine
+
+
 @finds("rates-differ", "docs/corrections.md#testing-and-collectives", "04")
 def judge_rates(case):
     """Equal gradients times unequal learning rates make unequal weights."""
@@ -118,7 +132,7 @@ def as_one(case, key):
     savers = [r.number for r in case.ranks if any(e["saved"] for e in r.all("open"))]
     compared = any("gather" in e["op"] for e in case.ranks[0].all("collective"))
     one = divided or (savers == [0] and not compared)
-    return one and not (case.wraps or rates or case.loose)
+    return one and not (case.wraps or rates or case.loose or case.own_models())
 
 
 def exchanges(case, key):
@@ -137,6 +151,7 @@ def judge_joined(case):
         numbers = {e["rank"] for p in case.processes for e in p.all("optimizer")[:1] if lonely(p)}
         alike = len({str([(s["optimizer"], s["rates"]) for s in own]) for own in trained}) == 1
         sure = alike and None not in numbers and len(numbers) == len(trained)  # torchrun's RANK
+        sure = sure and not case.own_models()
         text = f"{len(trained)} processes trained a model, and none has others in its group"
         fine = "" if sure else "; right only if each is to train a model of its own"
         yield "wrong" if sure else "check", trained[0][0]["at"], text + fine
@@ -171,7 +186,7 @@ def judge_counts(case):
 @finds("accumulation-weight", "docs/gradient_accumulation.md#what-to-watch")
 def judge_accumulation(case):
     """DDP averages over ranks; the loss is divided by the micro-batches that the step has."""
-    for _, optimizer, steps in case.joint():
+    for _, _, steps in case.joint():
         own = [s for s in (one_of(ranks) for _, ranks in steps) if s["passes"] and not s["closure"]]
         passes = [p for s in own for p in s["passes"]]
         factors = {round(p["factor"], 6) if p["factor"] and p["mean"] else 0 for p in passes}
@@ -186,16 +201,62 @@ def judge_accumulation(case):
             text = f"step {odd[0]['n']} adds up {len(odd[0]['passes'])} losses, the others {usual}"
             fine = "fine if that step may count less"
             yield "check", odd[0]["at"], f"{text}, and each is multiplied by {factor:.4g}; {fine}"
-        elif usual == 1 and any(optimizer["ddps"]) and abs(factor * len(case.ranks) - 1) < 0.01:
-            text = f"each rank's loss is divided by {len(case.ranks)}, the number of ranks"
-            yield "check", passes[0]["at"], f"{text}; DDP does that, too: fine if the rate fits"
+
+
+SCALED = "docs/messages.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus"
+
+
+@finds("not-the-mean", SCALED)
+def judge_scale(case):
+    """Of mean losses the mean gradient is meant: all_reduce adds, DDP also divides by the ranks."""
+    world = len(case.ranks)
+    for steps in [] if case.loose else case.steps.values():
+        looks = [ranks for _, ranks in steps if all("local" in s for s in ranks.values())]
+        times = [factor_of_mean(ranks) for ranks in looks]
+        for wrong in (world, 1 / world):
+            odd = [one_of(r) for r, f in zip(looks, times) if f and abs(f / wrong - 1) < 0.01]
+            if len(odd) > max(1, len(looks) / 2):
+                calls = [c["at"] for c in odd[0]["comms"] if c["passes"] and c["op"] != "clip"]
+                text = (
+                    f"in {len(odd)} of {len(looks)} steps looked at the gradient is {wrong:g} times"
+                )
+                seen = f"{text} the mean of the ranks', each of a mean loss; fine if the rate fits"
+                yield "check", [*calls, odd[0]["at"]][0], seen
+
+
+def factor_of_mean(ranks):
+    """What the gradient that all ranks apply is, in units of the mean of theirs, or None."""
+    passes, ratios = one_of(ranks)["passes"], []
+    factor = (passes[0]["factor"] or 0) * len(passes) if passes else 0
+    alike = all(p["mean"] and p["factor"] == passes[0]["factor"] for p in passes)
+    for pairs in zip(*(zip(s["local"], s["applied"]) for s in ranks.values())):
+        own, applied = zip(*pairs)
+        total, largest = sum(own), max(map(abs, own))
+        if min(map(abs, own)) > 0.01 * largest and abs(total) > 0.05 * largest:
+            ratios += [one * len(ranks) / total for one in applied]
+    one_ratio = ratios and max(abs(r / ratios[0] - 1) for r in ratios) < 1e-3
+    known = alike and one_ratio and (len(passes) == 1 or abs(factor - 1) < 0.01)
+    return ratios[0] * factor if known else None
+
+
+@finds("never-zeroed", "docs/gradient_accumulation.md#what-to-watch")
+def judge_zeroing(case):
+    """backward() adds to .grad: without zero_grad() each step takes all earlier gradients again."""
+    for steps in case.steps.values():
+        looks = [s for s in (one_of(ranks) for _, ranks in steps) if s.get("starts")]
+        kept = all(any(numbers) for s in looks for numbers in s["starts"])
+        if len(looks) > 2 and kept:
+            text = f"in {len(looks)} steps looked at this optimizer's gradients were never zeroed"
+            yield "check", looks[0]["at"], f"{text} before backward(); fine if they are to add up"
 
 
 @finds("clip-scaled", "docs/amp.md#autocast-gradscaler-and-ddp", "12")
 def judge_clip(case):
     """The norm is that of the gradients times the scale: call scaler.unscale_(optimizer) before."""
     for clip in [c for c in case.ranks[0].all("clip") if c["factor"] > 1]:
-        yield "wrong", clip["at"], f"gradients are clipped while multiplied by {clip['factor']:g}"
+        meant = "; fine if the limit is, too" if clip["limit"] >= clip["factor"] else ""
+        text = f"gradients are clipped while multiplied by {clip['factor']:g}{meant}"
+        yield "check" if meant else "wrong", clip["at"], text
 
 
 @finds("clip-before-sum", "docs/gradient_accumulation.md#what-to-watch")
@@ -210,7 +271,8 @@ def judge_early_clip(case):
                 later = not any(optimizer["ddps"]) and first > i
                 if call["op"] == "clip" and (later or 0 < call["passes"] < len(step["passes"])):
                     then = "averaged over the ranks" if later else "added over all micro-batches"
-                    yield "wrong", call["at"], f"gradients are clipped before they are {then}"
+                    text = f"gradients are clipped before they are {then}"
+                    yield "check", call["at"], f"{text}; fine if each part is to be clipped alone"
 
 
 @finds("zero-gradients", "docs/unused_parameters.md")
@@ -256,10 +318,12 @@ def judge_random_numbers(case):
 @finds("talks-per-step", "docs/checklist.md#review-your-script")
 def judge_talk(case):
     """Each collective makes all ranks wait; a number that is only printed can come later."""
-    for _, _, all_steps in case.joint():
+    for _, optimizer, all_steps in case.joint():
+        own = [] if any(optimizer["ddps"]) else optimizer["numels"]  # which the script averages
         steps = [s for s in (one_of(ranks) for _, ranks in all_steps) if not s["closure"]]
         calls = [c for s in steps for c in s["comms"] if not c["by_torch"]]  # Join, SyncBatchNorm
         calls = [c for c in calls if c["op"] in ("barrier", "all_reduce", "reduce")]
+        calls = [c for c in calls if c["numel"] not in own]
         for at, op in sorted({(c["at"], c["op"]) for c in calls}):
             hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
             within = op != "barrier" and any(c["forwards"] and not c["passes"] for c in hits)
@@ -267,28 +331,3 @@ def judge_talk(case):
             if small and not within and len(hits) >= max(6, 0.8 * (len(steps) - 1)):
                 text = f"{op} is called {len(hits)} times in {len(steps)} steps, for few numbers"
                 yield "wasteful", at, f"{text}; needed only if each step depends on it"
-
-
-@finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")
-def judge_batch(case):
-    """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
-    many, one = facts(case), facts(case.alone) if case.alone else {}
-    if one and many and many["samples"] > one["samples"] and many["rate"] == one["rate"]:
-        text = f"a step takes {many['samples']} samples, on one rank {one['samples']}"
-        fine = f"and the rate is {many['rate']} in both; fine if that is meant"
-        yield "check", many["at"], f"{text}, {fine}"
-
-
-def facts(case):
-    """Of the first optimizer whose gradients are averaged, or else the first: its steps."""
-    keys = [*(key for key, _, _ in case.joint()), *case.steps]
-    steps = [list(ranks.values()) for _, ranks in case.steps[keys[0]]] if keys else []
-    if not steps:
-        return {}
-    rates = [step[0]["rates"][0] for step in steps]
-    return {
-        "steps": len(steps),
-        "samples": mode(sum(s["samples"] for s in step) for step in steps),
-        "rate": max(rates) if all(type(rate) is float for rate in rates) else rates[0],
-        "at": steps[0][0]["at"],
-    }

@@ -4,9 +4,8 @@ import dataclasses
 import re
 import textwrap
 
-from .judge import facts
 from .judge_data import evaluations
-from .judge_run import LOST, states
+from .judge_run import LOST, facts, states
 
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",

@@ -170,8 +170,8 @@ def note_added(name, frame):
 def count_prints():
     """What is printed from now on is about a later evaluation."""
     for epoch in S.evaluations:
-        epoch.setdefault("prints", S.results["prints"] - epoch["results"]["prints"])
         epoch.setdefault("printed", S.printed)
+    S.printed = []
 
 
 def note_train_mode():
@@ -225,7 +225,7 @@ def note_logged(logger, line):
 
 def note_print(args):
     text, at = " ".join(map(str, args))[:120], site()
-    S.results["prints"], S.printed = S.results["prints"] + 1, at
+    S.printed = [*S.printed[-9:], (at, text)]
     if S.written["print"] < 300:
         added = S.results["added"] + S.results["gathered"]
         write("print", text=text, at=at, steps=S.steps, added=added)

@@ -85,9 +85,22 @@ def first_tensor(values):
 
 def around_backward(original, *args, **kwargs):
     quietly(note_backward, *args, **kwargs)
+    quietly(note_gradients, True)
     with waiting("backward", sync=S.pending):
         S.pending = None
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+    quietly(note_gradients, False)
+    return result
+
+
+def note_gradients(before):
+    """In the first steps: was .grad empty before a pass, and what did this rank alone compute?"""
+    for optimizer, own in S.optimizers.items():
+        numbers = record.projections(parameters_of(optimizer)) if own["n"] < 8 else []
+        if len(numbers) and before:
+            own["starts"] = [*own["starts"], numbers][:20]
+        elif len(numbers):
+            own |= {"local": numbers, "applied": None}
 
 
 def note_backward(tensors, *args, **kwargs):
@@ -155,6 +168,11 @@ def note_step(optimizer, closure=False):
     what["samples"] = served or S.step["read"]  # no DDP was seen: what the loaders gave
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
+    if own["local"] is not None:
+        if own["applied"] is None:
+            own["applied"] = record.projections(parameters)
+        what |= {name: own[name] for name in ("starts", "local", "applied")}
+        own |= {"starts": [], "local": None, "applied": None}
     if n <= 12 or n % 10 == 0:
         what["gradients"] = fingerprints([p.grad for p in parameters])
         what["weights"] = fingerprints(parameters)
@@ -178,17 +196,27 @@ def introduce(optimizer, parameters):
     signature = str([sorted({d for d in ddps if d}), shapes])
     S.signatures[signature] += 1
     key = f"{signature} {S.signatures[signature]}"
-    S.optimizers[optimizer] = {"key": key, "n": 0, "ddps": {d for d in ddps if d}}
+    own = {"key": key, "n": 0, "ddps": {d for d in ddps if d}}
+    S.optimizers[optimizer] = own | {"starts": [], "local": None, "applied": None}
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     numels = [p.numel() for p in parameters]
     rank = os.environ.get("RANK")
     write("optimizer", key=key, plain=plain, ddps=ddps, numels=numels, rank=rank)
 
 
-def note_clip(*args, **kwargs):
+def note_applied():
+    """The gradients that come out of the ranks' average: before they are clipped."""
+    for optimizer, own in S.optimizers.items():
+        if own["local"] is not None and own["applied"] is None:
+            own["applied"] = record.projections(parameters_of(optimizer))
+
+
+def note_clip(parameters, limit=None, *args, **kwargs):
     if S.unscaled is False and any(p["scaled"] for p in S.step["passes"]):
-        write("clip", at=site(), factor=S.scale())
+        limit = kwargs.get("max_norm", kwargs.get("clip_value", limit))
+        write("clip", at=site(), factor=S.scale(), limit=float(limit))
     note_in_step("clip", site())
+    note_applied()
 
 
 def note_scale(result, scaler, outputs):
