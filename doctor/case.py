@@ -111,6 +111,11 @@ class Case:
         rejoined = any(a and not b for a, b in zip(differ, differ[1:]))
         return bool(differ) and differ[-1] and not rejoined
 
+    def agree(self):
+        """Were the gradients of what is averaged the same on all ranks, wherever it was looked?"""
+        steps = [ranks for _, _, own in self.joint() for _, ranks in own]
+        return not any(differing(ranks, "gradients") for ranks in steps)
+
     def own_models(self):
         """Does more than one rank save weights, each in files of its own: different models?"""
         saved = [{e["path"] for e in p.all("open") if e["saved"]} for p in self.processes]

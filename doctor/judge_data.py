@@ -107,7 +107,8 @@ def judge_missing(case):
     fine = "fine if each rank draws its samples by itself"
     for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
         first, counts = epochs[0], counted(epochs)
-        if not first["synced"] or any(e["sampler"]["replacement"] for e in epochs):
+        drawn = any(e["count"] > 1.1 * len(set(e["indices"])) for e in epochs)  # with replacement
+        if not first["synced"] or drawn or any(e["sampler"]["replacement"] for e in epochs):
             continue
         twice = sum(n > 1 for n in counts.values())
         replicas = first["sampler"]["num_replicas"]
@@ -166,6 +167,7 @@ def judge_padding(case):
         parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
         batch = max(-(-e["count"] // e["delivered"]) for e in epochs) if parts else 1
         padded = 0 < extra < len(epochs) * (1 if divided(epochs) else batch)
+        padded &= not any("trimmed" in e["results"] for e in epochs)
         gathered = any("gathered" in e["results"] for e in epochs)
         if padded and same_split and (gathered or any("added" in e["results"] for e in epochs)):
             fine = "; fine if what is double is cut off after gathering" if gathered else ""

@@ -258,6 +258,16 @@ def kind_of_loss(case, since, event):
     return "the sum of the ranks' losses, not their mean" if summed else ""
 
 
+@finds("schedule-length", "docs/batch_size_and_learning_rate.md")
+def judge_schedule(case):
+    """With more ranks an epoch has fewer steps: len(loader) counts those of a rank."""
+    for event in case.ranks[0].all("schedule") if not (case.run.end or case.run.code) else ():
+        length, gone, ranks = event["length"] or 0, event["gone"], len(case.ranks)
+        if gone > 9 and abs(length / gone - ranks) < 0.05 * ranks:
+            text = f"{event['name']} is made for {length} steps and went {gone}, one in {ranks}"
+            yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
+
+
 @finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")
 def judge_batch(case):
     """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""

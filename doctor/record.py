@@ -42,6 +42,9 @@ class State:
         self.passed = self.steps = self.backwards = self.synced = 0  # from the start
         self.results, self.printed = Counter(), []  # what became of results; the last lines
         self.step = new_step()
+        self.hook = None  # on all modules, in an evaluation in train mode
+        self.held = set()  # ids of parameters that an optimizer has stepped
+        self.schedules = {}
         self.works = {}  # the name of the call that made it, by id
         self.groups, self.reduced, self.ddps = Counter(), {}, weakref.WeakKeyDictionary()
         self.optimizers, self.signatures = weakref.WeakKeyDictionary(), Counter()

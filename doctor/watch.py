@@ -131,6 +131,9 @@ def finish():
     for optimizer, own in list(S.optimizers.items()):
         weights = fingerprints(parameters_of(optimizer))
         write("last", optimizer=own["key"], n=own["n"], weights=weights)
+    for schedule in S.schedules.values():
+        write("schedule", **schedule)
+    S.schedules = {}
     flush()
 
 

@@ -10,9 +10,7 @@ import weakref
 
 from . import record
 from .record import S, after, before, fingerprints, noted, place, quietly, site, waiting, write
-from .watch_data import flush_evaluations, note_train_mode, parameters_of
-
-NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
+from .watch_data import NORMS, flush_evaluations, note_train_mode, parameters_of
 
 
 def note_in_step(op, at, numel=0, by_torch=False):
@@ -59,7 +57,7 @@ def note_forward(ddp, args, kwargs):
 
     if not torch.is_grad_enabled():
         if ddp.module.training:
-            note_train_mode()
+            note_train_mode(site())
         return
     S.pending = getattr(ddp, "require_backward_grad_sync", True)
     if ddp.module.training:
@@ -178,6 +176,10 @@ def note_step(optimizer, closure=False):
         what["weights"] = fingerprints(parameters)
     if S.steps <= 20:
         what["draws"] = record.draws()
+        S.held |= {id(p) for p in parameters}
+        reduced = [p for p in (reference() for reference, _ in S.reduced.values()) if p is not None]
+        lost = [p for p in reduced if p.grad is not None and id(p) not in S.held]
+        write("orphans", at=what["at"], count=len(lost), of=len(reduced))
     S.step = record.new_step()
     if sys.getprofile() is look_for_devices:
         sys.setprofile(None)
@@ -244,6 +246,13 @@ def note_devices(frame, value):
             write("device", index=device.index, at=place(frame))
 
 
+def note_schedule(_, schedule, *args, **kwargs):
+    """Of how many steps is the schedule made, and how many has it gone?"""
+    length = getattr(schedule, "total_steps", getattr(schedule, "T_max", None))
+    own = S.schedules.setdefault(id(schedule), {"at": site(), "length": length, "name": ""})
+    own |= {"name": type(schedule).__name__, "gone": schedule.last_epoch}
+
+
 STEP = {
     "torch.nn.parallel:DistributedDataParallel _ddp_init_helper": after(note_ddp),
     "torch.nn.parallel:DistributedDataParallel forward": around_forward,
@@ -255,4 +264,5 @@ STEP = {
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
     "torch.optim:Optimizer load_state_dict": noted("restore"),
+    "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
 }
