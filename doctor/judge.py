@@ -91,11 +91,14 @@ def judge_weights(case):
 @finds("steps-differ", "docs/corrections.md#gradients-and-weights")
 def judge_step_counts(case):
     """step() does not communicate: a rank that leaves it out keeps its weights."""
-    ends = [next(iter(r.all("exit")), {"steps": 0, "synced": 0}) for r in case.ranks]
-    steps, synced = [e["steps"] for e in ends], {e["synced"] for e in ends}
+    ends = [next(iter(r.all("exit")), {"applied": 0, "synced": 0}) for r in case.ranks]
+    steps, synced = [e["applied"] for e in ends], {e["synced"] for e in ends}
     at = next((s["at"] for r in case.ranks for s in r.all("step")), "?")
-    sent = any(e["step"] and e["numel"] > 16 for e in case.ranks[0].all("collective"))
-    if len(set(steps)) > 1 and len(synced) == 1 and min(synced) > 2 and not case.loose:
+    whole = all(w["name"].startswith(str([r.number for r in case.ranks])) for w in case.wraps)
+    own = [one["numels"] for one in case.optimizers.values()]
+    numels = {n for one in own for n in (*one, sum(one))}
+    sent = any(e["step"] and e["numel"] in numels for e in case.ranks[0].all("collective"))
+    if len(set(steps)) > 1 and len(synced) == 1 and min(synced) > 2 and whole and not case.loose:
         text = f"of {min(synced)} averaged gradients the ranks applied: {case.per_rank(steps)}"
         fine = "; fine if the weights are sent afterwards" if sent else ""
         yield "check" if fine else "wrong", at, text + fine

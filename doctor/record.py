@@ -40,6 +40,7 @@ class State:
         self.queue, self.written, self.on_device = [], Counter(), False
         self.waits = self.forked = self.ended = False
         self.passed = self.steps = self.backwards = self.synced = 0  # from the start
+        self.applied = 0  # of the steps, those of gradients that DDP has averaged
         self.results, self.printed = Counter(), []  # what became of results; the last lines
         self.step = new_step()
         self.hook = None  # on all modules, in an evaluation in train mode

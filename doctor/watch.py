@@ -143,7 +143,7 @@ def goodbye():
     if S.file is not None and not S.forked and not S.ended:
         quietly(finish)
         quietly(write, "threads", threads=torch.get_num_threads(), at="?")
-        quietly(write, "exit", steps=S.steps, synced=S.synced)
+        quietly(write, "exit", applied=S.applied, synced=S.synced)
         S.ended = True
 
 

@@ -159,7 +159,7 @@ def note_step(optimizer, closure=False):
         introduce(optimizer, parameters)
     own = S.optimizers[optimizer]
     own["n"] += 1
-    S.steps += 1
+    S.steps, S.applied = S.steps + 1, S.applied + bool(own["ddps"])
     rates, n = [g["lr"] for g in optimizer.param_groups], own["n"]
     what = {"optimizer": own["key"], "n": n, "at": site(), "fresh": not optimizer.state, **S.step}
     served = sum(S.step["samples"][name] for name in own["ddps"])
