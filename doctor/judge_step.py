@@ -88,10 +88,16 @@ def judge_zeroing(case):
     """backward() adds to .grad: without zero_grad() each step takes all earlier gradients again."""
     for steps in case.steps.values():
         looks = [s for s in (one_of(ranks) for _, ranks in steps) if s.get("starts")]
-        kept = all(any(numbers) for s in looks for numbers in s["starts"])
-        if len(looks) > 2 and kept:
+        if len(looks) > 2 and all(map(adds_up, looks)):
             text = f"in {len(looks)} steps looked at this optimizer's gradients were never zeroed"
             yield "check", looks[0]["at"], f"{text} before backward(); fine if they are to add up"
+
+
+def adds_up(step):
+    """Had parameters that get new gradients old ones before each backward pass of the step?"""
+    pairs = enumerate(zip(step["starts"][0], step["applied"]))
+    new = [i for i, (start, applied) in pairs if start != applied]
+    return all(any(numbers[i] for i in new) for numbers in step["starts"])
 
 
 @finds("clip-scaled", "docs/amp.md#autocast-gradscaler-and-ddp", "12")
