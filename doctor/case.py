@@ -103,7 +103,16 @@ class Case:
         ends = [(r.number, e) for r in self.ranks for e in r.all("last") if e["optimizer"] == key]
         alike = len({event["n"] for _, event in ends}) == 1  # not if a rank broke off
         looks += [(None, dict(ends))] if len(ends) > 1 and alike else []
-        return [(n, differing(ranks, "weights")) for n, ranks in looks]
+        idle = self.idle(key)
+        return [(n, [i for i in differing(r, "weights") if i not in idle]) for n, r in looks]
+
+    def idle(self, key):
+        """Numbers of the tensors beside DDP's that never had a gradient: in no model, maybe."""
+        steps = [s for _, ranks in self.steps[key] for s in ranks.values() if "gradients" in s]
+        columns, ddps = zip(*(s["gradients"] for s in steps)), self.optimizers[key]["ddps"]
+        return {
+            i for i, own in enumerate(columns) if any(ddps) and not ddps[i] and set(own) == {-1}
+        }
 
     def drifts(self, key):
         """The weights of the ranks differ in the end, and were never brought together again."""
