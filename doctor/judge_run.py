@@ -263,7 +263,7 @@ def judge_schedule(case):
     """With more ranks an epoch has fewer steps: len(loader) counts those of a rank."""
     for event in case.ranks[0].all("schedule") if not (case.run.end or case.run.code) else ():
         length, gone, ranks = event["length"] or 0, event["gone"], len(case.ranks)
-        if gone > 9 and abs(length / gone - ranks) < 0.05 * ranks:
+        if gone > 9 and abs(length - gone * ranks) < 0.08 * length:
             text = f"{event['name']} is made for {length} steps and went {gone}, one in {ranks}"
             yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
 
