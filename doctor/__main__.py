@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import judge, judge_data, judge_run  # noqa: F401 (they register their functions)
+from . import judge, judge_data, judge_run, judge_step  # noqa: F401 (they register functions)
 from .case import JUDGES, Case, certainty
 from .launch import observe
 from .report import as_json, exit_code, show

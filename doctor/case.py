@@ -101,14 +101,35 @@ class Case:
         """[(n, numbers)]: at each look, the numbers of the tensors that differ between ranks."""
         looks = [look for look in self.steps[key] if all("weights" in s for s in look[1].values())]
         ends = [(r.number, e) for r in self.ranks for e in r.all("last") if e["optimizer"] == key]
-        looks += [(None, dict(ends))] if len(ends) > 1 else []
-        return [(n, differing(ranks, "weights")) for n, ranks in looks]
+        alike = len({event["n"] for _, event in ends}) == 1  # not if a rank broke off
+        looks += [(None, dict(ends))] if len(ends) > 1 and alike else []
+        idle = self.idle(key)
+        return [(n, [i for i in differing(r, "weights") if i not in idle]) for n, r in looks]
+
+    def idle(self, key):
+        """Numbers of the tensors beside DDP's that never had a gradient: in no model, maybe."""
+        steps = [s for _, ranks in self.steps[key] for s in ranks.values() if "gradients" in s]
+        columns, ddps = zip(*(s["gradients"] for s in steps)), self.optimizers[key]["ddps"]
+        return {
+            i for i, own in enumerate(columns) if any(ddps) and not ddps[i] and set(own) == {-1}
+        }
 
     def drifts(self, key):
         """The weights of the ranks differ in the end, and were never brought together again."""
         differ = [bool(numbers) for _, numbers in self.weights(key)]
         rejoined = any(a and not b for a, b in zip(differ, differ[1:]))
         return bool(differ) and differ[-1] and not rejoined
+
+    def agree(self):
+        """Were the gradients of what is averaged the same on all ranks, wherever it was looked?"""
+        steps = [ranks for _, _, own in self.joint() for _, ranks in own]
+        return not any(differing(ranks, "gradients") for ranks in steps)
+
+    def own_models(self):
+        """Does more than one rank save weights, each in files of its own: different models?"""
+        saved = [{e["path"] for e in p.all("open") if e["saved"]} for p in self.processes]
+        saved = [paths for paths in saved if paths]
+        return len(saved) > 1 and not set.intersection(*saved)
 
     def paired(self, lists):
         """The n-th of each rank, but not if one has more of them in a run that ended well."""

@@ -1,6 +1,6 @@
 """The training step: do the ranks train one model, as the method promises?"""
 
-from statistics import mode
+from collections import Counter
 
 from .case import differing, finds, one_of, short
 
@@ -26,16 +26,26 @@ def differences(case, wanted):
         looks = [(n, ranks, differing(ranks, "gradients")) for n, ranks in steps]
         n, ranks, numbers = next((look for look in looks if look[2]), (0, {}, []))
         served, count, drifts = any(optimizer["ddps"]), len(optimizer["numels"]), case.drifts(key)
-        some = case.averages(key) and len(numbers) < count and drifts  # of the script's own average
+        some = len(numbers) < count or averaged_in(one_of(ranks or {0: {}}), optimizer)
+        some = some and case.averages(key) and drifts  # by the script itself
         known = numbers and (served or some) and not case.loose
         if known and cause(optimizer, ranks, numbers) == wanted:
             of = f"{len(numbers)} of {count} parameters"
             seen = f"in step {n} the ranks had different gradients of {of}"
-            if drifts and not (served and case.averages(key, until=1e9)):
+            later = (served and case.averages(key, until=1e9)) or case.own_models()
+            if drifts and not later:
                 yield "wrong", one_of(ranks), f"{seen}, and their weights differ to the end"
             else:
-                fine = "fine if the ranks average their weights later"
+                fine = "fine if the ranks average their weights later, or train models of their own"
                 yield "check", one_of(ranks), f"{seen}; {fine}"
+
+
+def averaged_in(step, optimizer):
+    """The place where a script itself all-reduces the gradients after a backward pass, or None."""
+    calls = [c for c in step.get("comms", ()) if c["op"] == "all_reduce" and c["passes"]]
+    numels, sizes = optimizer["numels"], Counter(c["numel"] for c in calls if not c["by_torch"])
+    most = (Counter(numels) & sizes).total() >= max(2, min(20, len(numels) / 2))
+    return calls[0]["at"] if most or max(sizes, default=0) >= sum(numels) else None
 
 
 @finds("not-through-ddp", "docs/adapt.md#step-by-step", "10")
@@ -78,6 +88,22 @@ def judge_weights(case):
             yield severity, one_of(steps[-1][1])["at"], f"{text}, although the gradients agreed"
 
 
+@finds("steps-differ", "docs/corrections.md#gradients-and-weights")
+def judge_step_counts(case):
+    """step() does not communicate: a rank that leaves it out keeps its weights."""
+    ends = [next(iter(r.all("exit")), {"applied": 0, "synced": 0}) for r in case.ranks]
+    steps, synced = [e["applied"] for e in ends], {e["synced"] for e in ends}
+    at = next((s["at"] for r in case.ranks for s in r.all("step")), "?")
+    whole = all(w["name"].startswith(str([r.number for r in case.ranks])) for w in case.wraps)
+    own = [one["numels"] for one in case.optimizers.values()]
+    numels = {n for one in own for n in (*one, sum(one))}
+    sent = any(e["step"] and e["numel"] in numels for e in case.ranks[0].all("collective"))
+    if len(set(steps)) > 1 and len(synced) == 1 and min(synced) > 2 and whole and not case.loose:
+        text = f"of {min(synced)} averaged gradients the ranks applied: {case.per_rank(steps)}"
+        fine = "; fine if the weights are sent afterwards" if sent else ""
+        yield "check" if fine else "wrong", at, text + fine
+
+
 @finds("rates-differ", "docs/questions.md#metrics-and-losses", "04")
 def judge_rates(case):
     """Equal gradients times unequal learning rates make unequal weights."""
@@ -118,7 +144,7 @@ def as_one(case, key):
     savers = [r.number for r in case.ranks if any(e["saved"] for e in r.all("open"))]
     compared = any("gather" in e["op"] for e in case.ranks[0].all("collective"))
     one = divided or (savers == [0] and not compared)
-    return one and not (case.wraps or rates or case.loose)
+    return one and not (case.wraps or rates or case.loose or case.own_models())
 
 
 def exchanges(case, key):
@@ -137,6 +163,7 @@ def judge_joined(case):
         numbers = {e["rank"] for p in case.processes for e in p.all("optimizer")[:1] if lonely(p)}
         alike = len({str([(s["optimizer"], s["rates"]) for s in own]) for own in trained}) == 1
         sure = alike and None not in numbers and len(numbers) == len(trained)  # torchrun's RANK
+        sure = sure and not case.own_models()
         text = f"{len(trained)} processes trained a model, and none has others in its group"
         fine = "" if sure else "; right only if each is to train a model of its own"
         yield "wrong" if sure else "check", trained[0][0]["at"], text + fine
@@ -144,151 +171,3 @@ def judge_joined(case):
 
 def lonely(process):
     return not process.init or process.init["world"] == 1
-
-
-COUNTS = "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ"
-
-
-@finds("unequal-counts", COUNTS, "07")
-def judge_counts(case):
-    """DDP averages the ranks' means: a target of the smaller count weighs more."""
-    for _, _, steps in case.joint():
-        rows = [
-            (n, [p["tokens"] for p in passes], passes[0]["at"])
-            for n, ranks in steps
-            for passes in zip(*(s["passes"] for s in ranks.values()))
-            if all(p["tokens"] for p in passes)
-        ]
-        uneven = [row for row in rows if max(row[1]) / min(row[1]) > 1.001]
-        if uneven and len(uneven) >= len(rows) / 2:  # not the last batch of an epoch
-            n, counts, at = max(uneven, key=lambda row: max(row[1]) / min(row[1]))
-            text = case.per_rank(f"{count:g}" for count in counts)
-            means = f"in step {n} the ranks' mean losses are over different numbers ({text})"
-            fine = f"in {len(uneven)} of {len(rows)} passes they differ; fine if it is by little"
-            yield "check", at, f"{means}; {fine}"
-
-
-@finds("accumulation-weight", "docs/gradient_accumulation.md#what-to-watch")
-def judge_accumulation(case):
-    """DDP averages over ranks; the loss is divided by the micro-batches that the step has."""
-    for _, optimizer, steps in case.joint():
-        own = [s for s in (one_of(ranks) for _, ranks in steps) if s["passes"] and not s["closure"]]
-        passes = [p for s in own for p in s["passes"]]
-        factors = {round(p["factor"], 6) if p["factor"] and p["mean"] else 0 for p in passes}
-        if len(factors) != 1 or 0 in factors or len({p["at"] for p in passes}) != 1:  # one loop
-            continue
-        factor, usual = factors.pop(), mode(len(s["passes"]) for s in own)
-        odd = [s for s in own if len(s["passes"]) < usual]
-        if usual > 1 and abs(factor * usual - 1) > 0.01:
-            text = f"a step adds up {usual} losses, each times {factor:.4g}: {factor * usual:.3g}"
-            yield "check", own[0]["at"], f"{text} times the mean; fine if the rate fits that"
-        elif odd:
-            text = f"step {odd[0]['n']} adds up {len(odd[0]['passes'])} losses, the others {usual}"
-            fine = "fine if that step may count less"
-            yield "check", odd[0]["at"], f"{text}, and each is multiplied by {factor:.4g}; {fine}"
-        elif usual == 1 and any(optimizer["ddps"]) and abs(factor * len(case.ranks) - 1) < 0.01:
-            text = f"each rank's loss is divided by {len(case.ranks)}, the number of ranks"
-            yield "check", passes[0]["at"], f"{text}; DDP does that, too: fine if the rate fits"
-
-
-@finds("clip-scaled", "docs/amp.md#autocast-gradscaler-and-ddp", "12")
-def judge_clip(case):
-    """The norm is that of the gradients times the scale: call scaler.unscale_(optimizer) before."""
-    for clip in [c for c in case.ranks[0].all("clip") if c["factor"] > 1]:
-        yield "wrong", clip["at"], f"gradients are clipped while multiplied by {clip['factor']:g}"
-
-
-@finds("clip-before-sum", "docs/gradient_accumulation.md#what-to-watch")
-def judge_early_clip(case):
-    """The norm to clip by is that of the whole step's gradient, averaged over the ranks."""
-    for _, optimizer, steps in case.joint():
-        sizes = {sum(optimizer["numels"]), max(optimizer["numels"])}  # of what is averaged
-        for step in [one_of(ranks) for _, ranks in steps[:12]]:
-            one_loop = len({p["at"] for p in step["passes"]}) == 1
-            for i, call in enumerate(step["comms"] if one_loop else ()):
-                first = next((k for k, c in enumerate(step["comms"]) if c["numel"] in sizes), -1)
-                later = not any(optimizer["ddps"]) and first > i
-                if call["op"] == "clip" and (later or 0 < call["passes"] < len(step["passes"])):
-                    then = "averaged over the ranks" if later else "added over all micro-batches"
-                    yield "wrong", call["at"], f"gradients are clipped before they are {then}"
-
-
-@finds("zero-gradients", "docs/unused_parameters.md")
-def judge_zeros(case):
-    """Such a step changes nothing: a detached loss, zero_grad() too early, dead units."""
-    for key, steps in case.steps.items():
-        looks = [s["gradients"] for s in (one_of(r) for _, r in steps) if "gradients" in s]
-        some = any(g > 0 or g < -1 for look in looks for g in look)
-        if len(looks) > 2 and case.optimizers[key]["plain"] and not some:
-            text = f"in all {len(looks)} steps looked at every gradient was 0 or missing"
-            fine = "fine if there is nothing to train yet"
-            yield "check", one_of(steps[0][1])["at"], f"{text}; {fine}"
-
-
-@finds("unused-search", "docs/unused_parameters.md#what-find_unused_parameters-costs")
-def judge_unused(case):
-    """find_unused_parameters=True walks the graph in every step: leave it out if all are used."""
-    for wrap in [w for w in case.wraps[:1] if w["find_unused"]]:
-        own = [(steps, case.optimizers[key]["ddps"]) for key, _, steps in case.joint()]
-        steps = [ranks for steps, ddps in own if wrap["name"] in ddps for _, ranks in steps]
-        seen = [g for ranks in steps for s in ranks.values() for g in s.get("gradients", [])]
-        if len(steps) > 4 and seen and -1 not in seen and 0 not in seen:
-            text = f"it is on, and in {len(steps)} steps every parameter had a gradient"
-            yield "wasteful", wrap["at"], text
-
-
-@finds("same-random-numbers", "docs/corrections.md#data-and-random-numbers", "05")
-def judge_random_numbers(case):
-    """Ranks that draw the same numbers augment and drop out as one: seed with seed + rank."""
-    for _, _, steps in case.joint():
-        drawn = [[s["draws"] for s in r.values()] for _, r in steps if "draws" in one_of(r)]
-        for name in ("torch", "cuda", "numpy", "random"):
-            states = [{rank.get(name) for rank in row} for row in drawn]
-            pairs = list(zip(states, states[1:]))
-            drew = [a for a, b in pairs if len(a) == len(b) == 1 and a != b]
-            if len(drew) > min(4, len(pairs) / 2):  # until evaluations of other lengths draw, too
-                first = one_of(steps[0][1])
-                text = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
-                fine = "for dropout, augmentation or noise; fine if that is meant"
-                yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
-
-
-@finds("talks-per-step", "docs/checklist.md#review-your-script")
-def judge_talk(case):
-    """Each collective makes all ranks wait; a number that is only printed can come later."""
-    for _, _, all_steps in case.joint():
-        steps = [s for s in (one_of(ranks) for _, ranks in all_steps) if not s["closure"]]
-        calls = [c for s in steps for c in s["comms"] if not c["by_torch"]]  # Join, SyncBatchNorm
-        calls = [c for c in calls if c["op"] in ("barrier", "all_reduce", "reduce")]
-        for at, op in sorted({(c["at"], c["op"]) for c in calls}):
-            hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
-            within = op != "barrier" and any(c["forwards"] and not c["passes"] for c in hits)
-            small = all(c["numel"] <= 4 for c in hits)
-            if small and not within and len(hits) >= max(6, 0.8 * (len(steps) - 1)):
-                text = f"{op} is called {len(hits)} times in {len(steps)} steps, for few numbers"
-                yield "wasteful", at, f"{text}; needed only if each step depends on it"
-
-
-@finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")
-def judge_batch(case):
-    """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
-    many, one = facts(case), facts(case.alone) if case.alone else {}
-    if one and many and many["samples"] > one["samples"] and many["rate"] == one["rate"]:
-        text = f"a step takes {many['samples']} samples, on one rank {one['samples']}"
-        fine = f"and the rate is {many['rate']} in both; fine if that is meant"
-        yield "check", many["at"], f"{text}, {fine}"
-
-
-def facts(case):
-    """Of the first optimizer whose gradients are averaged, or else the first: its steps."""
-    keys = [*(key for key, _, _ in case.joint()), *case.steps]
-    steps = [list(ranks.values()) for _, ranks in case.steps[keys[0]]] if keys else []
-    if not steps:
-        return {}
-    rates = [step[0]["rates"][0] for step in steps]
-    return {
-        "steps": len(steps),
-        "samples": mode(sum(s["samples"] for s in step) for step in steps),
-        "rate": max(rates) if all(type(rate) is float for rate in rates) else rates[0],
-        "at": steps[0][0]["at"],
-    }

@@ -1,8 +1,12 @@
 """Data and evaluation: which samples did which rank see, and were results brought together?"""
 
+import re
 from collections import Counter
 
 from .case import finds, one_of, short
+
+FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
+OWN = re.compile(r"\b(rank|shard|part|local|own|process|worker|node|fold)\b", re.I).search
 
 
 def together(case, trained, one_set=True):
@@ -68,10 +72,11 @@ def judge_same_data(case):
         samplers = [e["sampler"] for e in epochs]
         drawn = any(s["replacement"] or "Weighted" in s["type"] for s in samplers)
         sure = all(e["stock"] and e["synced"] for e in epochs) and not drawn
-        order = "in the same order" if len({e["order"] for e in epochs}) == 1 else "in other orders"
-        seen = f"in an epoch every rank trained on the same {len(union)} samples, {order}"
-        kind = samplers[0]["type"]
-        yield "wrong" if sure else "check", epochs[0]["at"], f"{seen} (the sampler is a {kind})"
+        seen = f"in an epoch every rank trained on the same {len(union)} samples"
+        same = len({e["order"] for e in epochs}) == 1
+        order = ", in the same order" if same else "; fine if each rank is to pass over all of them"
+        seen = f"{seen} (the sampler is a {samplers[0]['type']}){order}"
+        yield "wrong" if sure and same else "check", epochs[0]["at"], seen
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
         seen = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
@@ -102,7 +107,8 @@ def judge_missing(case):
     fine = "fine if each rank draws its samples by itself"
     for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
         first, counts = epochs[0], counted(epochs)
-        if not first["synced"] or any(e["sampler"]["replacement"] for e in epochs):
+        drawn = any(e["count"] > 1.1 * len(set(e["indices"])) for e in epochs)  # with replacement
+        if not first["synced"] or drawn or any(e["sampler"]["replacement"] for e in epochs):
             continue
         twice = sum(n > 1 for n in counts.values())
         replicas = first["sampler"]["num_replicas"]
@@ -161,6 +167,7 @@ def judge_padding(case):
         parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
         batch = max(-(-e["count"] // e["delivered"]) for e in epochs) if parts else 1
         padded = 0 < extra < len(epochs) * (1 if divided(epochs) else batch)
+        padded &= not any("trimmed" in e["results"] for e in epochs)
         gathered = any("gathered" in e["results"] for e in epochs)
         if padded and same_split and (gathered or any("added" in e["results"] for e in epochs)):
             fine = "; fine if what is double is cut off after gathering" if gathered else ""
@@ -178,13 +185,14 @@ def judge_parts(case):
         kept = all("sent" in e["results"] for e in epochs)  # each rank's results are kept apart
         added = any("added" in e["results"] or "gathered" in e["results"] for e in epochs)
         if parts and not kept and not added:
-            printed = [e["printed"] for e in epochs if e["prints"]]
-            then = f"printed something ({printed[0]})" if printed else "went on"
+            lines = [line for e in epochs for line in e["printed"]]
+            figures = [at for at, text in lines if re.search(FIGURE, text) and not OWN(text)]
+            then = f"printed a figure ({figures[0]})" if figures else "went on"
             each = case.per_rank(e["count"] for e in epochs)
             seen = f"the ranks evaluated parts ({each} samples) and {then}"
-            fine = "" if printed else "; fine if they are used one by one"
+            fine = "" if figures else "; fine if they are used one by one"
             seen += f"; no collective added the results{fine}"
-            yield "wrong" if printed else "check", epochs[0]["at"], seen
+            yield "wrong" if figures else "check", epochs[0]["at"], seen
     others = {e["at"] for rank in case.ranks[1:] for e in rank.all("epoch")}
     own = [e for e in case.ranks[0].epochs(False) if not e["grad"] and divided([e])]
     for e in [e for e in own if e["at"] not in others and e["sampler"]["num_replicas"] > 1]:

@@ -5,12 +5,13 @@ import os
 import re
 from collections import defaultdict
 from pathlib import Path
+from statistics import mode
 
 from .case import finds, short
+from .judge_data import OWN
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
-NAMED = re.compile(r"\brank\b", re.I).search  # the line itself says whose loss it is
 ONE = "rank|master|is_main|gpu_id|chief"  # in an if that lets one rank through
 
 
@@ -23,10 +24,19 @@ def waiting(case):
         left = rank.all("exit" if case.run.end else "destroy")
         crashed |= bool(rank.all("raised")) or not left
     places = {(r.now["op"], r.now["at"]) for r in stuck}
-    apart = len(stuck) < len(case.ranks) or len(places) > 1
+    apart = len(stuck) < len(case.ranks) or len(places) > 1 or one_way(stuck)
     # What ends by itself: gloo's connections break, or it aborts ranks in calls of unlike sizes.
     ended = case.run.end in ("hang", "silent") or (apart and (lost or case.run.code))
     return stuck if ended and not crashed and not case.loose else []
+
+
+def one_way(stuck):
+    """ "send" if several ranks wait in that and none receives, "recv" the other way round."""
+    for way, other in (("send", "recv"), ("recv", "send")):
+        there = [r for r in stuck if way in r.now["op"]]
+        if len(there) > 1 and not any(other in r.now["op"] for r in stuck):
+            return way
+    return None
 
 
 def states(case):
@@ -63,11 +73,20 @@ def judge_uneven(case):
         yield "wrong", training[0].now["at"], f"{states(case)}; {text}"
 
 
+@finds("all-send-first", "docs/glossary.md#point-to-point", "18")
+def judge_one_way(case):
+    """send() waits until the other rank receives: of two ranks one has to receive first."""
+    stuck = waiting(case)
+    if way := one_way(stuck):
+        at = next(r.now["at"] for r in stuck if way in r.now["op"])
+        yield "wrong", at, f"{states(case)}; none {'sends' if way == 'recv' else 'receives'}"
+
+
 @finds("one-rank-communicates", "docs/corrections.md#testing-and-collectives", "16")
 def judge_one_rank(case):
     """A collective waits until all ranks enter it; DDP's forward pass broadcasts buffers."""
     stuck = waiting(case)
-    if stuck and not case.has("uneven-steps"):
+    if stuck and not case.has("uneven-steps", "all-send-first"):
         places = {(r.now["op"], r.now["at"]) for r in stuck}
         alike = len(places) == 1 and len(stuck) == len(case.ranks)
         text = "; all are in the same call: is the network or a process broken?" if alike else ""
@@ -75,6 +94,15 @@ def judge_one_rank(case):
         at = guard(case) or first.now["at"]
         text += f"; this line led to {first.now['at']}" if at != first.now["at"] else ""
         yield "check" if alike else "wrong", at, states(case) + text
+
+
+@finds("unused-parameters", "docs/unused_parameters.md#the-error-and-the-ways-out")
+def judge_unused_parameters(case):
+    """DDP waits for the gradient of each parameter, used or not: find_unused_parameters=True."""
+    for rank in case.ranks:
+        for event in [e for e in rank.all("raised") if "finished reduction" in e["error"]]:
+            text = "some parameters got no gradient in the step before, and DDP raised an error"
+            yield "wrong", event["at"], f"on rank {rank.number} {text}"
 
 
 @finds("crossed-order", "docs/corrections.md#testing-and-collectives", "15")
@@ -90,7 +118,8 @@ def judge_crossed(case):
             seen = case.per_rank(f"{e['op']} of {e['numel']} numbers ({e['at']})" for e in met)
             yield "wrong", met[0]["at"], f"the ranks' collectives number {n} differ: {seen}"
         for rank, event in enumerate(met):
-            for name, value in event["words"].items():
+            about = "reduce" in event["op"] or "broadcast" in event["op"]
+            for name, value in event["words"].items() if about else ():
                 words[event["at"], event["op"], name][rank].append(value)
             if event["op"] == "all_reduce" and len(event["tensor"]) == 1:
                 words[None, "all_reduce", "tensors"][rank].append(event["tensor"][0])
@@ -195,7 +224,7 @@ def judge_own_loss(case):
     lines = [[e for e in r.all("print") if re.search(NUMBER, e["text"])] for r in case.ranks]
     others = {e["at"] for own in lines[1:] for e in own}
     for at in dict.fromkeys(e["at"] for e in lines[0] if e["at"] not in others):
-        prints = [e for e in lines[0] if e["at"] == at and e["steps"] and not NAMED(e["text"])]
+        prints = [e for e in lines[0] if e["at"] == at and e["steps"] and not OWN(e["text"])]
         named = [e for e in prints if "loss" in e["text"].lower()]
         unreduced = bool(named) and named[-1]["added"] == 0
         since = [0, *(e["steps"] for e in prints)]
@@ -227,3 +256,38 @@ def kind_of_loss(case, since, event):
         return "the loss of rank 0, not that of all ranks"
     summed = not any(own) and any(map(near, map(sum, zip(*table))))
     return "the sum of the ranks' losses, not their mean" if summed else ""
+
+
+@finds("schedule-length", "docs/batch_size_and_learning_rate.md")
+def judge_schedule(case):
+    """With more ranks an epoch has fewer steps: len(loader) counts those of a rank."""
+    for event in case.ranks[0].all("schedule") if not (case.run.end or case.run.code) else ():
+        length, gone, ranks = event["length"] or 0, event["gone"], len(case.ranks)
+        if gone > 9 and abs(length - gone * ranks) < 0.08 * length:
+            text = f"{event['name']} is made for {length} steps and went {gone}, one in {ranks}"
+            yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
+
+
+@finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")
+def judge_batch(case):
+    """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
+    many, one = facts(case), facts(case.alone) if case.alone else {}
+    if one and many and many["samples"] > one["samples"] and many["rate"] == one["rate"]:
+        text = f"a step takes {many['samples']} samples, on one rank {one['samples']}"
+        fine = f"and the rate is {many['rate']} in both; fine if that is meant"
+        yield "check", many["at"], f"{text}, {fine}"
+
+
+def facts(case):
+    """Of the first optimizer whose gradients are averaged, or else the first: its steps."""
+    keys = [*(key for key, _, _ in case.joint()), *case.steps]
+    steps = [list(ranks.values()) for _, ranks in case.steps[keys[0]]] if keys else []
+    if not steps:
+        return {}
+    rates = [step[0]["rates"][0] for step in steps]
+    return {
+        "steps": len(steps),
+        "samples": mode(sum(s["samples"] for s in step) for step in steps),
+        "rate": max(rates) if all(type(rate) is float for rate in rates) else rates[0],
+        "at": steps[0][0]["at"],
+    }

@@ -40,8 +40,13 @@ class State:
         self.queue, self.written, self.on_device = [], Counter(), False
         self.waits = self.forked = self.ended = False
         self.passed = self.steps = self.backwards = self.synced = 0  # from the start
-        self.results, self.printed = Counter(), "?"  # what became of results, and where
+        self.applied = 0  # of the steps, those of gradients that DDP has averaged
+        self.results, self.printed = Counter(), []  # what became of results; the last lines
         self.step = new_step()
+        self.hook = None  # on all modules, in an evaluation in train mode
+        self.held = set()  # ids of parameters that an optimizer has stepped
+        self.schedules = {}
+        self.works = {}  # the name of the call that made it, by id
         self.groups, self.reduced, self.ddps = Counter(), {}, weakref.WeakKeyDictionary()
         self.optimizers, self.signatures = weakref.WeakKeyDictionary(), Counter()
         self.loaders, self.epochs, self.evaluations = weakref.WeakKeyDictionary(), [], []
@@ -179,7 +184,7 @@ def waiting(op, **what):
     quietly(show_now, **what)
     try:
         yield
-        S.passed += 1
+        S.passed += not op.endswith(".wait")  # the call itself has counted
         quietly(show_now)
     except BaseException as error:
         quietly(show_now, error=f"{type(error).__name__}: {error}"[:200], **what)
@@ -213,6 +218,21 @@ def fingerprints(tensors):
         return [-1] * len(tensors)
     none = torch.tensor([-1], device=dense[0].device)
     return torch.cat([fingerprint(t) if comparable(t) else none for t in tensors])
+
+
+def projections(parameters):
+    """A number for each of the first gradients: that of a sum is the sum of their numbers."""
+    import torch
+
+    rows = [p.grad for p in parameters[:20]]
+    rows = [r if r is not None and comparable(r) and r.is_floating_point() else None for r in rows]
+    devices = {row.device for row in rows if row is not None}
+    if len(devices) != 1:
+        return [0.0] * len(rows)
+    S.on_device |= devices != {torch.device("cpu")}
+    weights = torch.arange(1.0, 1001, dtype=torch.float64, device=devices.pop())
+    rows = [weights[:0] if row is None else row.detach().reshape(-1)[:1000] for row in rows]
+    return torch.stack([row.double() @ weights[: len(row)] for row in rows])
 
 
 def comparable(tensor):

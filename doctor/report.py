@@ -4,9 +4,8 @@ import dataclasses
 import re
 import textwrap
 
-from .judge import facts
 from .judge_data import evaluations
-from .judge_run import LOST, states
+from .judge_run import LOST, facts, states
 
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
@@ -80,7 +79,7 @@ def in_order(case):
     epochs = [e for e in case.ranks[0].all("epoch") if e["indices"]]
     looked = {
         "gradients, learning rates and weights agree between ranks, in the steps looked at": (
-            any(case.joint()),
+            any(case.joint()) and case.agree(),
             "not-in-ddp not-through-ddp last-pass-not-synced weights-differ rates-differ",
         ),
         "the ranks train on samples of their own, in a new order in each epoch": (

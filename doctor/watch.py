@@ -37,6 +37,7 @@ def install():
     quietly(watch, "torch.distributed init_process_group", around_init, also, every=True)
     quietly(watch, "torch.distributed new_group", around_new_group, also)
     quietly(watch, "torch.distributed destroy_process_group", before(note_destroy))
+    quietly(watch, "torch.distributed:Work wait", around_wait)
     for target, around in {**STEP, **DATA}.items():
         quietly(watch, target, around)
     quietly(hook_optimizers)
@@ -128,7 +129,11 @@ def finish():
     close_epochs()
     flush_evaluations()
     for optimizer, own in list(S.optimizers.items()):
-        write("last", optimizer=own["key"], weights=fingerprints(parameters_of(optimizer)))
+        weights = fingerprints(parameters_of(optimizer))
+        write("last", optimizer=own["key"], n=own["n"], weights=weights)
+    for schedule in S.schedules.values():
+        write("schedule", **schedule)
+    S.schedules = {}
     flush()
 
 
@@ -138,7 +143,7 @@ def goodbye():
     if S.file is not None and not S.forked and not S.ended:
         quietly(finish)
         quietly(write, "threads", threads=torch.get_num_threads(), at="?")
-        quietly(write, "exit")
+        quietly(write, "exit", applied=S.applied, synced=S.synced)
         S.ended = True
 
 
@@ -147,7 +152,22 @@ def around_collective(name, original, *args, **kwargs):
         return original(*args, **kwargs)
     quietly(note_collective, name, [*args, *kwargs.values()])
     with record.waiting(name):
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+    quietly(note_works, name, result)
+    return result
+
+
+def note_works(name, result):
+    """What is Work.wait() of an asynchronous call to wait for?"""
+    if len(S.works) > 1000:
+        S.works.clear()
+    works = result if isinstance(result, list) else [result]
+    S.works.update({id(work): name for work in works if work is not None})
+
+
+def around_wait(original, work, *args, **kwargs):
+    with record.waiting(f"{S.works.get(id(work), 'an asynchronous call')}.wait"):
+        return original(work, *args, **kwargs)
 
 
 def around_new_group(original, *args, **kwargs):

@@ -4,6 +4,7 @@ The indices that a loader asks for are those that its workers get: nothing is wa
 See watch.py for what all watchers promise.
 """
 
+import functools
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ import zlib
 from . import record
 from .record import HERE, S, after, before, fingerprints, is_script, noted, quietly, site, write
 
+NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
 INDICES = 200_000  # of an epoch, at most, are compared one by one
 SAMPLER = ("shuffle", "num_replicas", "epoch", "seed", "replacement")
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
@@ -109,7 +111,23 @@ def note_batch(epoch, lists):
     if epoch["grad"] and len(lists) >= epoch["delivered"]:
         S.step["read"] += len(lists[epoch["delivered"] - 1])
     if not torch.is_grad_enabled() and S.backwards and any(d.module.training for d in S.ddps):
-        note_train_mode()
+        hook = functools.partial(note_module, site())
+        S.hook = S.hook or torch.nn.modules.module.register_module_forward_pre_hook(hook)
+
+
+def note_module(at, module, inputs):
+    """Data were read in train mode: does the model compute in it, too?"""
+    import torch
+
+    drops = module.training and any(name in type(module).__name__ for name in NORMS)
+    if drops and not torch.is_grad_enabled():
+        quietly(note_train_mode, at)
+
+
+def unhook():
+    if S.hook is not None:
+        S.hook.remove()
+        S.hook = None
 
 
 def close_epochs(loader=None):
@@ -158,6 +176,7 @@ def note_eval(module):
 def note_added(name, frame):
     """Results come together: of which epochs, and of a model with which buffers?"""
     S.results["gathered" if "gather" in name else "added"] += 1
+    S.results["trimmed"] += "gather" in name and called_in("gather_for_metrics")
     module, at, code = S.evaluating or (lambda: None, None, None)
     if module() is not None and (S.evaluations or code is getattr(frame, "f_code", None)):
         buffers = dict(module().named_buffers())
@@ -167,22 +186,31 @@ def note_added(name, frame):
         S.evaluating = None
 
 
+def called_in(name):
+    """Accelerate's gather_for_metrics() leaves out the samples that its sampler repeats."""
+    frame = sys._getframe(1)
+    while frame and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
+
+
 def count_prints():
     """What is printed from now on is about a later evaluation."""
     for epoch in S.evaluations:
-        epoch.setdefault("prints", S.results["prints"] - epoch["results"]["prints"])
         epoch.setdefault("printed", S.printed)
+    S.printed = []
 
 
-def note_train_mode():
-    """Data are read, or DDP is called, without gradients, and the model is in train mode."""
-    if (at := site()) not in S.said:
+def note_train_mode(at):
+    """The model computes without gradients, and is in train mode."""
+    if at not in S.said:
         S.said.add(at)
         write("train_mode", at=at)
 
 
 def flush_evaluations():
     """Training goes on, or the script ends: what became of the results is known by now."""
+    unhook()
     count_prints()
     epochs, S.evaluations, S.evaluating = S.evaluations, [], None
     for epoch in epochs:
@@ -225,7 +253,7 @@ def note_logged(logger, line):
 
 def note_print(args):
     text, at = " ".join(map(str, args))[:120], site()
-    S.results["prints"], S.printed = S.results["prints"] + 1, at
+    S.printed = [*S.printed[-9:], (at, text)]
     if S.written["print"] < 300:
         added = S.results["added"] + S.results["gathered"]
         write("print", text=text, at=at, steps=S.steps, added=added)

@@ -10,9 +10,7 @@ import weakref
 
 from . import record
 from .record import S, after, before, fingerprints, noted, place, quietly, site, waiting, write
-from .watch_data import flush_evaluations, note_train_mode, parameters_of
-
-NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
+from .watch_data import NORMS, flush_evaluations, note_train_mode, parameters_of
 
 
 def note_in_step(op, at, numel=0, by_torch=False):
@@ -59,7 +57,7 @@ def note_forward(ddp, args, kwargs):
 
     if not torch.is_grad_enabled():
         if ddp.module.training:
-            note_train_mode()
+            note_train_mode(site())
         return
     S.pending = getattr(ddp, "require_backward_grad_sync", True)
     if ddp.module.training:
@@ -85,9 +83,22 @@ def first_tensor(values):
 
 def around_backward(original, *args, **kwargs):
     quietly(note_backward, *args, **kwargs)
+    quietly(note_gradients, True)
     with waiting("backward", sync=S.pending):
         S.pending = None
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+    quietly(note_gradients, False)
+    return result
+
+
+def note_gradients(before):
+    """In the first steps: was .grad empty before a pass, and what did this rank alone compute?"""
+    for optimizer, own in S.optimizers.items():
+        numbers = record.projections(parameters_of(optimizer)) if own["n"] < 8 else []
+        if len(numbers) and before:
+            own["starts"] = [*own["starts"], numbers][:20]
+        elif len(numbers):
+            own |= {"local": numbers, "applied": None}
 
 
 def note_backward(tensors, *args, **kwargs):
@@ -148,18 +159,27 @@ def note_step(optimizer, closure=False):
         introduce(optimizer, parameters)
     own = S.optimizers[optimizer]
     own["n"] += 1
-    S.steps += 1
+    S.steps, S.applied = S.steps + 1, S.applied + bool(own["ddps"])
     rates, n = [g["lr"] for g in optimizer.param_groups], own["n"]
     what = {"optimizer": own["key"], "n": n, "at": site(), "fresh": not optimizer.state, **S.step}
     served = sum(S.step["samples"][name] for name in own["ddps"])
     what["samples"] = served or S.step["read"]  # no DDP was seen: what the loaders gave
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
+    if own["local"] is not None:
+        if own["applied"] is None:
+            own["applied"] = record.projections(parameters)
+        what |= {name: own[name] for name in ("starts", "local", "applied")}
+        own |= {"starts": [], "local": None, "applied": None}
     if n <= 12 or n % 10 == 0:
         what["gradients"] = fingerprints([p.grad for p in parameters])
         what["weights"] = fingerprints(parameters)
     if S.steps <= 20:
         what["draws"] = record.draws()
+        S.held |= {id(p) for p in parameters}
+        reduced = [p for p in (reference() for reference, _ in S.reduced.values()) if p is not None]
+        lost = [p for p in reduced if p.grad is not None and id(p) not in S.held]
+        write("orphans", at=what["at"], count=len(lost), of=len(reduced))
     S.step = record.new_step()
     if sys.getprofile() is look_for_devices:
         sys.setprofile(None)
@@ -178,17 +198,27 @@ def introduce(optimizer, parameters):
     signature = str([sorted({d for d in ddps if d}), shapes])
     S.signatures[signature] += 1
     key = f"{signature} {S.signatures[signature]}"
-    S.optimizers[optimizer] = {"key": key, "n": 0, "ddps": {d for d in ddps if d}}
+    own = {"key": key, "n": 0, "ddps": {d for d in ddps if d}}
+    S.optimizers[optimizer] = own | {"starts": [], "local": None, "applied": None}
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     numels = [p.numel() for p in parameters]
     rank = os.environ.get("RANK")
     write("optimizer", key=key, plain=plain, ddps=ddps, numels=numels, rank=rank)
 
 
-def note_clip(*args, **kwargs):
+def note_applied():
+    """The gradients that come out of the ranks' average: before they are clipped."""
+    for optimizer, own in S.optimizers.items():
+        if own["local"] is not None and own["applied"] is None:
+            own["applied"] = record.projections(parameters_of(optimizer))
+
+
+def note_clip(parameters, limit=None, *args, **kwargs):
     if S.unscaled is False and any(p["scaled"] for p in S.step["passes"]):
-        write("clip", at=site(), factor=S.scale())
+        limit = kwargs.get("max_norm", kwargs.get("clip_value", limit))
+        write("clip", at=site(), factor=S.scale(), limit=float(limit))
     note_in_step("clip", site())
+    note_applied()
 
 
 def note_scale(result, scaler, outputs):
@@ -216,6 +246,13 @@ def note_devices(frame, value):
             write("device", index=device.index, at=place(frame))
 
 
+def note_schedule(_, schedule, *args, **kwargs):
+    """Of how many steps is the schedule made, and how many has it gone?"""
+    length = getattr(schedule, "total_steps", getattr(schedule, "T_max", None))
+    own = S.schedules.setdefault(id(schedule), {"at": site(), "length": length, "name": ""})
+    own |= {"name": type(schedule).__name__, "gone": schedule.last_epoch}
+
+
 STEP = {
     "torch.nn.parallel:DistributedDataParallel _ddp_init_helper": after(note_ddp),
     "torch.nn.parallel:DistributedDataParallel forward": around_forward,
@@ -227,4 +264,5 @@ STEP = {
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
     "torch.optim:Optimizer load_state_dict": noted("restore"),
+    "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
 }
