@@ -189,7 +189,7 @@ def judge_random_numbers(case):
                 yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
 
 
-@finds("talks-per-step", "docs/checklist.md#review-your-script")
+@finds("collectives-per-step", "docs/checklist.md#review-your-script")
 def judge_talk(case):
     """Each collective makes all ranks wait; a number that is only printed can come later."""
     for _, _, all_steps in case.joint():

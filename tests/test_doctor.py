@@ -276,7 +276,7 @@ OTHER_NAMES = {  # of cases.FINDINGS: what the doctor calls it
     "left-early": "uneven-steps one-rank-communicates",
     "file-race": "file-race several-write",
     "workers-seeds": "same-worker-seeds",
-    "too-much-communication": "talks-per-step",
+    "too-much-communication": "collectives-per-step",
     "unused-without-need": "unused-search",
     "steps-differ": "steps-differ weights-differ",
 }
