@@ -90,7 +90,8 @@ def judge_one_rank(case):
         places = {(r.now["op"], r.now["at"]) for r in stuck}
         alike = len(places) == 1 and len(stuck) == len(case.ranks)
         text = "; all are in the same call: is the network or a process broken?" if alike else ""
-        first = next((r for r in stuck if not r.trains), stuck[0])
+        # A barrier is where ranks wait that have done the rest.
+        first = min(stuck, key=lambda r: (r.trains, r.now["op"] == "barrier"))
         at = guard(case) or first.now["at"]
         text += f"; this line led to {first.now['at']}" if at != first.now["at"] else ""
         yield "check" if alike else "wrong", at, states(case) + text
