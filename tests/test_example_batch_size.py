@@ -14,8 +14,6 @@ from benchmarks import batch_size as sweep
 from benchmarks import common
 from tools import records as compare
 
-pytestmark = pytest.mark.slow
-
 example = importlib.import_module("docs.examples.batch_size")
 
 PAGE = ROOT / "docs/batch_size_and_learning_rate.md"
@@ -46,6 +44,7 @@ def on_rank(accumulate):
     return trained(2, torch.distributed.get_rank(), accumulate)
 
 
+@pytest.mark.slow
 def test_only_the_effective_batch_matters_not_how_it_is_split():
     """24 images, 3 x 8 images, 2 ranks x 12 images, 2 ranks x 3 x 4 images: the same weights."""
     expected = trained()

@@ -1,12 +1,12 @@
 """Each stage, started as its docstring says: it trains, prints, saves, and records what it did."""
 
 import ast
-import contextlib
 import importlib
 import json
 import os
 import re
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -194,12 +194,16 @@ def test_the_timeout_is_that_of_the_process_group(called, monkeypatch, stage):
     module, given = importlib.import_module(f"{stage}.train"), []
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, str(int("SIZE" in name)))
-    group = contextlib.nullcontext()
-    monkeypatch.setattr(module, "process_group", lambda _, timeout: given.append(timeout) or group)
+
+    def join(*_, timeout, **options):
+        given.append(timeout)
+
+    monkeypatch.setattr(module.dist, "init_process_group", join)
+    monkeypatch.setattr(module.dist, "destroy_process_group", lambda: None)
     for name in ("download", "train"):
         monkeypatch.setattr(module, name, lambda *_: None)
     result = called(f"{stage}/train.py", "--timeout 7 --device cpu")
-    assert result.code == 0 and given == [7], result
+    assert result.code == 0 and given == [timedelta(seconds=7)], result
 
 
 def test_two_devices_are_wrapped_in_dataparallel(reader, monkeypatch, little_data):
