@@ -110,9 +110,11 @@ def note_batch(epoch, lists):
     epoch["delivered"] += 1
     if epoch["grad"] and len(lists) >= epoch["delivered"]:
         S.step["read"] += len(lists[epoch["delivered"] - 1])
-    if not torch.is_grad_enabled() and S.backwards and any(d.module.training for d in S.ddps):
+    if torch.is_grad_enabled() or S.hook is not None or not S.backwards:
+        return
+    if any(ddp.module.training for ddp in S.ddps):
         hook = functools.partial(note_module, site())
-        S.hook = S.hook or torch.nn.modules.module.register_module_forward_pre_hook(hook)
+        S.hook = torch.nn.modules.module.register_module_forward_pre_hook(hook)
 
 
 def note_module(at, module, inputs):

@@ -248,9 +248,11 @@ def note_devices(frame, value):
 
 def note_schedule(_, schedule, *args, **kwargs):
     """Of how many steps is the schedule made, and how many has it gone?"""
-    length = getattr(schedule, "total_steps", getattr(schedule, "T_max", None))
-    own = S.schedules.setdefault(id(schedule), {"at": site(), "length": length, "name": ""})
-    own |= {"name": type(schedule).__name__, "gone": schedule.last_epoch}
+    if id(schedule) not in S.schedules:
+        length = getattr(schedule, "total_steps", getattr(schedule, "T_max", None))
+        name = type(schedule).__name__
+        S.schedules[id(schedule)] = {"at": site(), "length": length, "name": name}
+    S.schedules[id(schedule)]["gone"] = schedule.last_epoch
 
 
 STEP = {
