@@ -264,9 +264,9 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return tabulate(rows, titles, colalign=align, disable_numparse=True)
 
 
-def quartiles(numbers: Sequence[float], form: str = ".2f") -> str:
-    """The median and, in brackets, the lower and the upper quartile, of at least two numbers."""
-    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
+def deciles(numbers: Sequence[float], form: str = ".2f") -> str:
+    """The median and, in brackets, the first and the last decile, of at least two numbers."""
+    low, *_, middle, _, _, _, high = statistics.quantiles(numbers, n=10, method="inclusive")
     return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
 

@@ -227,7 +227,7 @@ def report(results):
         to_ours = [mine / time for mine, time in zip(own, seconds[OURS])]
         to_bound = [bound / mine for mine, bound in zip(own, seconds[BOUND])]
         milliseconds = 1000 * statistics.median(own) / results["steps"]
-        ratios = common.quartiles(to_ours), common.quartiles(to_bound)
+        ratios = common.deciles(to_ours), common.deciles(to_bound)
         rows.append([way, f"{milliseconds:.2f}", *ratios])
     table = common.table(["", "ms per step", "time / ours", "share of the bound"], rows)
     return f"{results['about']}\nall ways that communicate compute the same: {apart}\n{table}"

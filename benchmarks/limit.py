@@ -156,7 +156,7 @@ def report(results: dict) -> str:
         shares = [bound / own for own, bound, _ in zip(*totals)]
         times = [own / ours for own, _, ours in zip(*totals)]
         cells = [medians[part] for part in ("total", *PARTS)]
-        rows.append([name, *cells, common.quartiles(shares), common.quartiles(times)])
+        rows.append([name, *cells, common.deciles(shares), common.deciles(times)])
     titles = ["ms per step", "total", *PARTS, "share of the bound", "time / the stages'"]
     return f"{results['about']}\n{common.table(titles, rows)}"
 

@@ -93,7 +93,7 @@ def report(results: dict) -> str:
     seconds, rows = results["seconds"], []
     for name, taken in seconds.items():
         ratios = [own / other for own, other in zip(taken, seconds["in turn"])]
-        rows.append([name, common.quartiles([1000 * t for t in taken]), common.quartiles(ratios)])
+        rows.append([name, common.deciles([1000 * t for t in taken]), common.deciles(ratios)])
     titles = ["all-reduces and backward", "ms of a backward", "of in turn"]
     return f"{results['about']}\n{common.table(titles, rows)}"
 

@@ -192,7 +192,7 @@ def report(results: dict) -> str:
     rows = []
     for way, ranks in results["rounds"].items():
         backward, exposed = (per_round(ranks, lap, lap + 1, statistics.mean) for lap in (2, 3))
-        total = common.quartiles(per_round(ranks, 0, 5, max))
+        total = common.deciles(per_round(ranks, 0, 5, max))
         rows.append([way, *(f"{statistics.median(ms):.2f}" for ms in (backward, exposed)), total])
     titles = ["ms per step", "backward", "exposed", "total, slower rank"]
     lines = [results["about"], common.table(titles, rows), ""]
@@ -201,7 +201,7 @@ def report(results: dict) -> str:
     for number, size in enumerate(results["bucket_bytes"]):
         travels = [(step["laps"][3], *step["all_reduces"][number]) for step in steps]
         leaves = statistics.median(left - ready for ready, left, _, _ in travels)
-        takes = common.quartiles([done - joined for _, _, joined, done in travels])
+        takes = common.deciles([done - joined for _, _, joined, done in travels])
         rows.append([f"{number}", f"{size / 1000:.0f}", f"{leaves:+.2f}", takes])
     titles = ["bucket", "KB", "leaves, ms after the last gradient", "ms once all ranks are there"]
     return "\n".join([*lines, common.table(titles, rows), "", finding(results)])
@@ -215,7 +215,7 @@ def finding(results: dict) -> str:
             travel += done - left
             hidden += max(0.0, min(done, step["laps"][3]) - left)
     several, one = (per_round(results["rounds"][way], 0, 5, max) for way in (PLAIN, ONE))
-    ratio = common.quartiles([a / b for a, b in zip(several, one)])
+    ratio = common.deciles([a / b for a, b in zip(several, one)])
     return (
         f"{hidden / travel:.0%} of the all-reduces' time lies before the last gradient.\n"
         f"A step takes {ratio} times as long as with one bucket."
