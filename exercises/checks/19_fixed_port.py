@@ -1,16 +1,22 @@
-"""A job starts while another runs: they do not meet, and each returns what its ranks return."""
+"""Two jobs start at the same moment: they do not meet, and each returns what its ranks return."""
 
+import contextlib
+import os
 import sys
-import time
+from datetime import timedelta
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
+
+from exercises.checks.ranks import Verdict
 
 GROUP = False
 WORLD_SIZES = (2,)  # processes, each of which launches a job
 SIZE = 2  # the ranks of each job
+RANKS = [f"rank {rank} of job {job}" for job in (0, 1) for rank in range(SIZE)]
+APART = 153_600_000  # from pid to pid: any two jobs may have pids that are equal modulo 10 or 20000
 HINTS = (
     "Start it in one terminal, and `ss -ltnp` (or `lsof -iTCP -sTCP:LISTEN`) in another. Which "
     "number is the same in every job?",
@@ -23,46 +29,45 @@ HINTS = (
 
 def observe(mine):
     sys.path.insert(0, str(Path(mine.__file__).parent))  # spawned processes import it from there
-    folder, job = Path.cwd(), 0
+    path = str(Path.cwd() / "both")
+    both, start = dist.FileStore(path), BaseProcess.start
+    job = both.add("jobs", 1) - 1
+    both.set(f"pid {job}", str(os.getpid()))
+    both.wait(["pid 0", "pid 1"])
+    pid = int(both.get("pid 0")) + job * APART
+    os.getpid = lambda: pid
+
+    def start_together(process):
+        """Both jobs have chosen their ports before either takes one."""
+        BaseProcess.start = start
+        both.set(f"{job} has chosen", "")
+        with contextlib.suppress(RuntimeError):  # a launch may keep others from choosing
+            both.wait([f"{1 - job} has chosen"], timedelta(seconds=0.1))  # and one more
+        start(process)
+
+    BaseProcess.start = start_together
     try:
-        (folder / "claimed").touch(exist_ok=False)
-    except FileExistsError:
-        job = 1
-        wait_for([folder / f"0-{rank}" for rank in range(SIZE)], folder)
-    try:
-        return {"job": job, "returned": mine.launch(partial(work, folder, job), SIZE)}
+        returned = mine.launch(partial(work, path, job), SIZE)
+        return {"returned": returned, "wanted": RANKS[SIZE * job :][:SIZE]}
     except Exception as error:  # of a rank: its traceback
-        (folder / "failed").touch()
-        return {"job": job, "error": (str(error).strip() or repr(error)).splitlines()[-1]}
+        when = "two jobs start at the same moment, and their process ids end in the same digits"
+        reason = (str(error).strip() or repr(error)).splitlines()[-1]
+        raise Verdict(f"{when}; one fails:\n{reason}") from error
 
 
-def work(folder, job, rank):
-    """Ends once the ranks of both jobs are there, or one has failed -> the sum over its group."""
-    store = dist.distributed_c10d._get_default_store()
+def work(path, job, rank):
+    """Ends once the ranks of both jobs are there."""
+    store, both = dist.distributed_c10d._get_default_store(), dist.FileStore(path)
     store.set(f"job {job}", "")
-    (folder / f"{job}-{rank}").touch()
-    wait_for([folder / f"{job}-{rank}" for job in (0, 1) for rank in range(SIZE)], folder)
+    both.set(RANKS[SIZE * job + rank], "")
+    both.wait(RANKS)
     if store.check([f"job {1 - job}"]):  # that the ranks have found their own job was luck
         raise RuntimeError("both jobs have one store: each sees the ranks of the other")
-    tensor = torch.tensor(10 ** (SIZE * job + rank))
-    dist.all_reduce(tensor)
-    return {"rank": rank, "sum": tensor.item()}
-
-
-def wait_for(files, folder):
-    while not all(file.exists() for file in files) and not (folder / "failed").exists():
-        time.sleep(0.1)
+    return RANKS[SIZE * job + rank]
 
 
 def judge(ranks):
-    for error in [rank["error"] for rank in ranks if "error" in rank]:
-        return f"of two jobs of which one starts while the other runs, one fails:\n{error}"
     for rank in ranks:
-        total = sum(10 ** (SIZE * rank["job"] + number) for number in range(SIZE))
-        wanted = [{"rank": number, "sum": total} for number in range(SIZE)]
-        if rank["returned"] != wanted:
-            return (
-                f"launch was to return {wanted}, what work returned on each rank; it returned "
-                f"{rank['returned']}"
-            )
+        if rank["returned"] != rank["wanted"]:
+            return f"launch returned {rank['returned']}; work returned {rank['wanted']}"
     return None

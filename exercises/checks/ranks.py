@@ -67,18 +67,12 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-class Shown:
-    """Stands for an object of any other class in what a rank has returned: only its text."""
-
-    def __init__(self, text: str):
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+class Verdict(Exception):
+    """Raised by a check that need not wait for the other ranks: the words of its verdict."""
 
 
 def plain(value):
-    """The same value without the reader's classes: a NamedTuple is a tuple, a Counter a dict."""
+    """The same value without the reader's classes: a NamedTuple is a tuple, others are text."""
     if isinstance(value, dict):
         return {plain(key): plain(one) for key, one in value.items()}
     for kind in (list, tuple, set):
@@ -89,7 +83,7 @@ def plain(value):
     for kind, made in {str: str, bytes: bytes, numbers.Integral: int, numbers.Real: float}.items():
         if isinstance(value, kind) and not isinstance(value, bool):
             return made(value)
-    return value if value is None or isinstance(value, bool) else Shown(repr(value))
+    return value if value is None or isinstance(value, bool) else repr(value)
 
 
 def run(file: Path, check: Path, world_size: int) -> list[Rank]:
@@ -97,6 +91,7 @@ def run(file: Path, check: Path, world_size: int) -> list[Rank]:
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":  # PyTorch is imported once, then forked
         context.set_forkserver_preload(PRELOADED)
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")  # of ranks we end
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the checker's alone
         forkserver.ensure_running()
         signal.signal(signal.SIGINT, handler)
@@ -257,8 +252,7 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
         rank.output = out.read_bytes()[-2000:].decode(errors="replace")
     done = folder / f"{number}.done"
     if reason is None and done.exists():  # with a reason, it may have failed while all were ended
-        with torch.serialization.safe_globals([Shown]):
-            result = torch.load(done, weights_only=True)
+        result = torch.load(done, weights_only=True)
         rank.end = "raised" if "error" in result else "finished"
         rank.values = result.get("values", [])
         rank.message, rank.place = result.get("error", ""), result.get("place", "")
@@ -271,7 +265,7 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
 
 # ---------------------------------------------------------------- in words
 
-STUB = "NotImplementedError: "  # raised by the functions that a reader is to write
+ALONE = ("NotImplementedError: ", "Verdict: ")  # raised by a stub, or a check: need no place
 
 
 def failure(seen: list[Rank]) -> str | None:
@@ -286,8 +280,8 @@ def failure(seen: list[Rank]) -> str | None:
         if rank.end == "computes":
             spent = f"{BUSY:.0f} s of processor time"
             return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
-        if rank.message.startswith(STUB):
-            return rank.message.removeprefix(STUB)
+        if rank.message.startswith(ALONE):
+            return rank.message.partition(": ")[2]
         if rank.end == "raised":
             return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
     if all(rank.end == "finished" for rank in seen):

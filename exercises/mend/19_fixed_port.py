@@ -1,8 +1,8 @@
 """mp.spawn: Address already in use
 
 While one job runs, or a process that it left behind, a second one on the same machine fails.
-`launch` is to work whichever ports are taken, and for several jobs at once, none of which sees the
-ranks of another. Mend it; `work` is picklable.
+`launch` is to work whichever ports are taken, and for jobs that start at the same moment, none of
+which sees the ranks of another. Mend it; `work` is picklable.
 
 python exercises/mend/19_fixed_port.py   # shows it: in two terminals, within ten seconds
 python exercises/check.py 19             # is it mended?
