@@ -30,7 +30,7 @@ def observe(mine, *case):
         path = folder / f"epoch_{abs(epoch):02}.pt"
         torch.save({"epoch": abs(epoch), "of": rank}, path)
         if epoch < 0:
-            path.write_bytes(path.read_bytes()[:300])
+            path.write_bytes(path.read_bytes()[:-1])
     return mine.newest(folder)
 
 

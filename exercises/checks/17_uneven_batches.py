@@ -20,7 +20,7 @@ HINTS = (
 
 
 def images_of(rank, count):
-    return range(100 * rank, 100 * rank + SIZE * count)
+    return range(100 * rank + 1, 100 * rank + 1 + SIZE * count)
 
 
 def batch_of(images):
@@ -47,6 +47,9 @@ def judge(ranks):
 
 def left_out(found, counts):
     times = Counter(image for rank in found for images in rank["seen"] for image in images)
+    given = {image for number, count in enumerate(counts) for image in images_of(number, count)}
+    if strange := sorted(set(times) - given):
+        return f"inputs were trained on that are in no batch of any rank: {some(strange)}"
     for number, count in enumerate(counts):
         if missing := [image for image in images_of(number, count) if times[image] < EPOCHS]:
             return (

@@ -8,8 +8,8 @@ HINTS = (
     "What counts is not how long the calls take, but how long the step waits for them.",
     "Keep (work, flat, bucket) in a list; in `step`, work.wait() and copy the parts back.",
 )
-observe, figures = chain.observe, chain.figures
+CASES, observe, figures = chain.CAPS, chain.observe, chain.figures
 
 
-def judge(ranks):
-    return chain.judge(ranks) or chain.judge_calls(ranks) or chain.judge_exposed(ranks)
+def judge(ranks, cap):
+    return chain.judge(ranks) or chain.judge_calls(ranks, cap) or chain.judge_exposed(ranks)

@@ -40,8 +40,8 @@ def observe(mine, rows, far):
     x.requires_grad_()
     calls = Collectives().calls
     y = mine.sync_batch_norm(x, weight, bias)
-    if not torch.is_tensor(y) or y.shape != x.shape:
-        return {"wrong": repr(y)[:200]}
+    if not torch.is_tensor(y) or (y.shape, y.dtype) != (x.shape, x.dtype):
+        return {"wrong": f"{y.dtype} of {list(y.shape)}" if torch.is_tensor(y) else repr(y)[:200]}
     forward = len(calls)
     (y - target).pow(3).sum().backward()
     found = gradients(x, weight, bias) | {"output": y.detach()}
@@ -74,7 +74,7 @@ def judge(ranks, rows, far):
 def judge_case(ranks, whole, rows):
     for number, rank in enumerate(ranks):
         if "wrong" in rank:
-            return f"a tensor of the shape of x is to be returned, not {rank['wrong']}"
+            return f"a tensor of the shape and dtype of x is to be returned, not {rank['wrong']}"
         for what in ("output", "x.grad"):
             if off(rank[what], wanted := whole[what].split(rows)[number]):
                 return (

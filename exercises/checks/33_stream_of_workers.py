@@ -3,7 +3,7 @@
 from collections import Counter
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from exercises.checks.common import some
 
@@ -19,21 +19,28 @@ HINTS = (
 
 
 def observe(mine, count, workers):
-    stream = mine.Stream(count, dist.get_rank(), dist.get_world_size())
+    class Noting(mine.Stream):
+        def __iter__(self):
+            reader = get_worker_info().id if workers else 0
+            samples = super().__iter__()
+            return ((reader, int(sample)) for sample in samples)
+
+    stream = Noting(count, dist.get_rank(), dist.get_world_size())
     fork = {"multiprocessing_context": "fork"} if workers else {}
     loader = DataLoader(stream, batch_size=None, num_workers=workers, **fork)
-    return [int(sample) for sample in loader]
+    return list(loader)
 
 
 def judge(ranks, count, workers):
-    times = Counter(sample for rank in ranks for sample in rank)
+    times = Counter(sample for rank in ranks for _, sample in rank)
     if missing := [sample for sample in range(count) if not times[sample]]:
         return f"of {count} samples no rank got {some(missing)}"
     if twice := [sample for sample in times if times[sample] > 1]:
         return f"sample {min(twice)} came {times[min(twice)]} times"
     if strange := sorted(set(times) - set(range(count))):
         return f"there is no sample {strange[0]}"
-    lengths = [len(rank) for rank in ranks]
-    if max(lengths) - min(lengths) > max(workers, 1):
-        return f"the ranks got {some(lengths)} samples"
+    readers = [[reader for reader, _ in rank] for rank in ranks]
+    each = [rank.count(reader) for rank in readers for reader in range(max(workers, 1))]
+    if max(each) - min(each) > 1:
+        return f"the workers, rank by rank, got {some(each)} samples"
     return None

@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from exercises.checks.common import Collectives
+from exercises.checks.common import POINT_TO_POINT, Collectives, nbytes
 
 WORLD_SIZES = (4, 3)
 PER_NODE = 2
@@ -14,10 +14,23 @@ HINTS = (
 )
 
 
+class Receivers(Collectives):
+    """Notes who gets the values of a call."""
+
+    def noting(self, name, original):
+        def call(group, *args, **kwargs):
+            ranks = dist.get_process_group_ranks(group)
+            if any(map(nbytes, args)):  # not a barrier
+                self.calls.append((name, [ranks[args[1]]] if name in POINT_TO_POINT else ranks))
+            return original(group, *args, **kwargs)
+
+        return call
+
+
 def observe(mine):
-    calls = Collectives().calls
+    calls = Receivers().calls
     returned = [mine.mean_of_node(2.0 ** dist.get_rank() + n, PER_NODE) for n in range(2)]
-    return {"returned": returned, "given": sum(size for _, size in calls)}
+    return {"returned": returned, "calls": calls}
 
 
 def judge(ranks):
@@ -28,6 +41,7 @@ def judge(ranks):
         for n, returned in enumerate(rank["returned"]):
             if returned != (wanted := sum(node) / len(node) + n):
                 return f"rank {number}: the mean of its node is {wanted}; it got {returned!r}"
-        if rank["given"] > 16:
-            return f"rank {number} was to send two numbers to its node: {rank['given']} bytes"
+        for name, receivers in rank["calls"]:
+            if set(receivers) - set(range(first, first + PER_NODE)):
+                return f"rank {number} sends a value to other nodes: {name} among ranks {receivers}"
     return None

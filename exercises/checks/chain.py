@@ -24,7 +24,7 @@ from exercises.checks.common import (
 LAYERS, WIDTH, STEPS, LR = 6, 16, 4, 0.01
 BACKWARD, LATENCY, BANDWIDTH = 1.0, 0.2, 4096  # ms, ms, bytes per ms
 LAYER = 8 * (WIDTH + 1) * WIDTH  # bytes
-CAP = 2 * LAYER + 100  # two layers
+CAPS = ((2 * LAYER + 100,), (LAYER + 100,))  # cap_bytes: two layers fit, or one
 
 
 class Link(Collectives):
@@ -36,6 +36,7 @@ class Link(Collectives):
 
     def clear(self):
         self.calls.clear()
+        self.waited = set()
         self.now = self.free = self.busy = 0.0
         self.computed, self.first = 0.0, None
 
@@ -50,16 +51,18 @@ class Link(Collectives):
         took = LATENCY + share * size / BANDWIDTH
         self.busy += took
         self.free = max(self.free, self.now) + took
-        end = self.free
-        return Waited(work, lambda: self.wait_until(end))
+        number, end = len(self.calls), self.free
+        return Waited(work, lambda: self.wait_until(number, end))
 
-    def wait_until(self, end):
+    def wait_until(self, number, end):
+        self.waited.add(number)
         self.now = max(self.now, end)
 
     def figures(self) -> dict:
         """Of the step: the last of its calls has to be over before the next step begins."""
         exposed = max(self.now, self.free) - self.computed
-        return dict(calls=list(self.calls), first=self.first, busy=self.busy, exposed=exposed)
+        found = dict(calls=list(self.calls), first=self.first, busy=self.busy, exposed=exposed)
+        return found | {"waited": len(self.waited)}
 
 
 def make_model(seed, link=None):
@@ -78,14 +81,14 @@ def batch(step, rank):
     return torch.randn(2, 5, WIDTH, dtype=torch.float64, generator=generator).unbind()
 
 
-def observe(mine):
+def observe(mine, cap=CAPS[0][0]):
     link, stepped = Link(), {}
     register_optimizer_step_post_hook(lambda o, *_: stepped.__setitem__(id(o), o))
     model = make_model(dist.get_rank(), link)
-    found = run(model, model, mine.Parallel(model, LR, CAP).step, link)
+    found = run(model, model, mine.Parallel(model, LR, cap).step, link)
     found["state"] = state_bytes(stepped.values())
     model = make_model(0, link)
-    ddp_model = DistributedDataParallel(model, bucket_cap_mb=CAP / 2**20)
+    ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap / 2**20)
     ddp_model.register_comm_hook(None, average)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
 
@@ -140,18 +143,21 @@ def judge(ranks):
                 f"the weights are right, but the first call of rank {number} began after the whole "
                 f"backward pass: the gradients of the last layer were there long before"
             )
+        if late := len(rank["calls"]) - rank["waited"]:
+            return f"rank {number} never waits for {late} of its calls: nothing says they are done"
     return None
 
 
-def judge_calls(ranks):
-    """In buckets: no call has more than CAP bytes, and there are as few as when they are full."""
-    most = LAYERS * LAYER // (CAP // LAYER * LAYER)
+def judge_calls(ranks, cap):
+    """In buckets: no call has more than their bytes, and there are as few as when they are full."""
+    most = LAYERS // (cap // LAYER)
     for number, rank in enumerate(ranks):
         sizes = [size for _, size in rank["calls"]]
-        if max(sizes) > CAP:
-            return f"rank {number} gave a call {max(sizes):,} bytes; at most {CAP:,} are allowed"
+        if max(sizes) > cap:
+            return f"rank {number} gave a call {max(sizes):,} bytes; cap_bytes is {cap:,}"
         if len(sizes) > most:
-            return f"rank {number} made {len(sizes)} calls in a step, where {most} are enough"
+            calls = f"{len(sizes)} calls in a step"
+            return f"rank {number} made {calls}, where {most} are enough (cap_bytes is {cap:,})"
     return None
 
 
@@ -165,7 +171,7 @@ def judge_exposed(ranks):
     return None
 
 
-def figures(rank):
+def figures(rank, *_):
     """Of the last step of rank 0, beside DDP with buckets of the same size."""
     whole = 2 * LAYERS * LAYER  # Adam's state: two numbers for each parameter
     lines = ["a step of rank 0     calls    bytes   first call at   exposed   Adam's state"]

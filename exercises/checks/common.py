@@ -1,6 +1,5 @@
 """What the checks share: data, what a rank has seen, and how its steps differ from one process."""
 
-import random
 import re
 
 import torch
@@ -8,8 +7,6 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.data import TensorDataset
-
-# ---------------------------------------------------------------- data
 
 
 def numbered(count: int) -> TensorDataset:
@@ -41,18 +38,11 @@ def batchnorm_model(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 
 
-def secret_seed() -> int:
-    """A new number in each run, the same on all ranks: no answer can know the case beforehand."""
-    seed = [random.SystemRandom().randrange(10**6)]
-    dist.broadcast_object_list(seed, src=0)
-    return seed[0]
-
-
 # ---------------------------------------------------------------- what a rank has done
 
 
 class Recorder(nn.Module):
-    """A linear model that notes the numbers of the inputs of each backward pass: `seen`."""
+    """A linear model that notes the inputs of each backward pass that trains it: `seen`."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +53,7 @@ class Recorder(nn.Module):
         out = self.linear(x * 1e-3)
         if self.training and out.requires_grad:
             numbers = [int(number) for number in x[:, 0]]
-            out.register_hook(lambda _: self.seen.append(numbers))
+            out.register_hook(lambda grad: self.seen.append(numbers) if grad.any() else None)
         return out
 
 
@@ -185,10 +175,13 @@ def first_difference(
         for number, steps in enumerate(ranks):
             if not close(steps[step], right):
                 when = f"after {unit} {step}" if step else f"before the first {unit}"
-                each = "; ".join(f"rank {n} has {digits(r[step])}" for n, r in enumerate(ranks))
+                at = ~torch.isclose(steps[step], right, rtol=1e-6, atol=1e-8)
+                few = digits(steps[step][at]) == digits(right[at])
+                shown = [digits(r[step][at], 10 if few else 4) for r in [*ranks, wanted]]
+                each = "; ".join(f"rank {n} has {one}" for n, one in enumerate(shown[:-1]))
                 return (
-                    f"the weights {when}: {each}. One process with the data of all ranks has "
-                    f"{digits(right)}{how_far(number, steps, wanted, step)}"
+                    f"the weights {when}, where they differ: {each}. One process with the data of "
+                    f"all ranks has {shown[-1]}{how_far(number, steps, wanted, step)}"
                 )
     for number, rank in enumerate(found):
         if rows is not None and rank["rows"] > rows:
@@ -224,6 +217,6 @@ def some(values, most: int = 6) -> str:
     return ", ".join(map(str, values[:most])) + (", ..." if len(values) > most else "")
 
 
-def digits(tensor) -> str:
+def digits(tensor, count: int = 4) -> str:
     """The first numbers of a tensor, as text: '[0.1234, -1.5]'."""
-    return f"[{some([f'{number:.4g}' for number in tensor.flatten().tolist()], 4)}]"
+    return f"[{some([f'{number:.{count}g}' for number in tensor.flatten().tolist()], 4)}]"

@@ -2,8 +2,8 @@
 
 Gossip averaging: in a step each rank averages its weights with those of one other rank, its peer.
 Both wait in `send` until the group's timeout, here 5 seconds, and fail. Whichever two ranks call
-`average` are to get their mean. Each sends its tensor once (send, recv, isend, irecv,
-batch_isend_irecv), and changes it only when it has been sent. Mend `average`.
+`average` are to get their mean. Each sends one tensor, once (send, recv, isend, irecv,
+batch_isend_irecv), and changes that only when it has been sent. Mend `average`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/18_both_send_first.py   # shows it
 python exercises/check.py 18                                                    # is it mended?

@@ -2,8 +2,7 @@
 
 The stream is split over the ranks, and each sample still comes once for each loader worker. Over
 all ranks and workers every sample is to come exactly once, whatever their numbers (0 workers: the
-rank itself reads), and no rank gets more samples than another by more than its number of workers.
-Mend `Stream`.
+rank itself reads), and no worker gets two samples more than another. Mend `Stream`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/33_stream_of_workers.py   # shows it
 python exercises/check.py 33                                                      # is it mended?

@@ -6,10 +6,10 @@ OWN = "100 * correct / max(1, len(shard))"
 RIGHT = {
     "objects are gathered": [
         (
-            REDUCE + f"    return {RESULT}",
+            REDUCE + f"    return {RESULT}\n",
             "    counts = [None] * dist.get_world_size()\n"
             "    dist.all_gather_object(counts, (correct.item(), len(shard)))\n"
-            "    return 100 * sum(c for c, _ in counts) / sum(n for _, n in counts)",
+            "    return 100 * sum(c for c, _ in counts) / sum(n for _, n in counts)\n",
         )
     ]
 }

@@ -1,7 +1,10 @@
 GIVEN = "waited 3.8 ms for calls that take 3.8 ms"
 RIGHT = {
     "a future for each call": [
-        ("work.wait()", "torch.futures.wait_all([work.get_future()])"),
+        (
+            "            work.wait()\n",
+            "            torch.futures.wait_all([work.get_future()])\n",
+        )
     ]
 }
 STARTED = "dist.all_reduce(flat, async_op=True), flat, self.bucket))\n"
@@ -14,6 +17,10 @@ WRONG = {
     "looked at until it is complete": (
         [(STARTED, AT_ONCE + "        while not work.is_completed():\n            pass\n")],
         "waited 3.8 ms",
+    ),
+    "only the last one is waited for": (
+        [("            work.wait()\n", "            self.started[-1][0].wait()\n")],
+        "never waits for 2 of its calls",
     ),
     "never waited for": (
         [
