@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import difflib
 import json
 import os
 import signal
@@ -150,8 +151,8 @@ def print_learnt(exercise: Exercise) -> None:
         name, edits = next(iter(ranks.load(others).RIGHT.items()))
         console.print(f"Another way, as it differs from ours: {escape(name)}")
         for old, new in edits:
-            print_diff("".join(f"-{line}\n" for line in old.splitlines()))
-            print_diff("".join(f"+{line}\n" for line in new.splitlines()))
+            lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=9, lineterm="")
+            print_diff("\n".join([*lines][3:]))  # without its heading
     following = next_open()
     if following:
         name = following.file.relative_to(HERE.parent)
@@ -180,9 +181,7 @@ def print_list() -> int:
             table.add_row(exercise.number, mark, name, escape(exercise.title))
         console.print(f"{heading} (exercises/{kind}/)", style="bold")
         console.print(table)
-    console.print(
-        f"\n{count} of {len(exercises)} done. Check the next one: python exercises/check.py"
-    )
+    console.print(f"\n{count} of {len(exercises)} done; the next one: python exercises/check.py")
     return 0
 
 
@@ -258,9 +257,6 @@ def key_pressed():
         yield lambda: os.read(0, 1).decode() if select.select([0], [], [], 0)[0] else ""
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-# ---------------------------------------------------------------- progress
 
 
 def progress() -> dict:

@@ -53,6 +53,8 @@ def test_an_exercise_is_whole(exercise):
     assert given.split('"""')[1] == solution.split('"""')[1], "one docstring"
     assert f"check.py {exercise.number}" in given.split('"""')[1]
     assert given != solution and len(given.splitlines()) <= 80
+    for old, _ in next(iter(other.RIGHT.values())):  # check.py shows it: whole lines
+        assert old.endswith("\n") and f"\n{old}" in f"\n{solution}"
 
 
 def test_the_page_lists_all_in_order():

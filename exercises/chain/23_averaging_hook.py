@@ -2,7 +2,7 @@
 
 The chain, first step. Here is the naive average: after the backward pass, one all_reduce for each
 gradient, and the ranks only wait. Start each call as soon as its gradient is there, while the
-backward pass goes on: `step` is no more called upon to average.
+backward pass goes on: then `step` need not average.
 
 The number to reach: the first call begins before the backward pass ends. No DDP.
 

@@ -48,7 +48,6 @@ def judge(ranks, count, k):
     if wrong := first_difference(ranks, wanted, "micro-batch"):
         return wrong
     if (times := max(rank["reduced"] for rank in ranks)) > count // k:
-        return f"the weights are right, but all gradients were averaged {times} times, in " + (
-            f"{count // k} step{'s' * (count > k)}"
-        )
+        steps = f"{count // k} step{'s' * (count > k)}"
+        return f"the weights are right, but all gradients were averaged {times} times, in {steps}"
     return None

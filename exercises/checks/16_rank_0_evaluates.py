@@ -33,11 +33,10 @@ def observe(mine):
     model.register_forward_pre_hook(note)
     x_val, y_val = data(seed=9, batches=1)[0]
     returned = mine.train(model, data(rank, BATCHES), x_val, y_val, EPOCHS)
-    passes = len(states)
     states.append(model.state_dict())
     wanted = [loss(state, x_val, y_val) for state in states[BATCHES::BATCHES]]
     bias = states[-1]["2.bias"].clone()
-    return {"returned": returned, "wanted": wanted, "passes": passes, "bias": bias}
+    return {"returned": returned, "wanted": wanted, "passes": len(states) - 1, "bias": bias}
 
 
 @torch.no_grad()

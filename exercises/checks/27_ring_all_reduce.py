@@ -47,7 +47,7 @@ def judge_rank(values, wanted, count):
         first = wrong.nonzero()[0].item()
         return (
             f"has {wrong.sum()} of {len(tensor)} elements that are not the sum; element {first} is "
-            f"{tensor[first]:.4f}, the sum is {wanted[first]:.4f}"
+            f"{tensor[first]:.10g}, the sum is {wanted[first]:.10g}"
         )
     if other := [name for name, _ in values["calls"] if name not in POINT_TO_POINT]:
         return f"called {other[0]}; only send, recv, isend and irecv are to be used"

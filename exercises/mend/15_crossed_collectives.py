@@ -1,7 +1,7 @@
 """all_reduce: wrong sums, but no error
 
 Every rank has counted the images of each class in its shard. The sums over all ranks are wrong, and
-each rank has others. All ranks have counted the same classes. Mend `totals`.
+differ from rank to rank. All ranks have counted the same classes. Mend `totals`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/15_crossed_collectives.py   # shows it
 python exercises/check.py 15                                                        # is it mended?

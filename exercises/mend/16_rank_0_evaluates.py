@@ -2,8 +2,7 @@
 
 Rank 0 validates after each epoch, and neither rank ever gets to the second one. `train` is to
 return, on rank 0, the loss of rank 0's model on all of the validation data after each epoch, in
-eval mode. What the other ranks return is not looked at.
-Mend `train`.
+eval mode. What the other ranks return is not looked at. Mend `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/mend/16_rank_0_evaluates.py   # shows it: Ctrl-C
 python exercises/check.py 16                                                      # is it mended?

@@ -3,11 +3,11 @@
 On one node all is well. With a second one, its processes ask for GPUs that it does not have. Each
 process is to get a GPU of its own, one of those on its node; another node may have more or fewer.
 Mend `device_of_this_rank`. No GPU is needed: the script only compares the name with those that
-there would be.
+there would be. Here both nodes are this computer:
 
-for n in 0 1; do torchrun --nnodes 2 --node-rank $n --nproc-per-node 2 \\
-    exercises/mend/20_global_rank_as_device.py & done; wait     # shows it: two nodes, both here
-python exercises/check.py 20                                    # is it mended?
+torchrun --nnodes 2 --node-rank 0 --nproc-per-node 2 exercises/mend/20_global_rank_as_device.py &
+torchrun --nnodes 2 --node-rank 1 --nproc-per-node 2 exercises/mend/20_global_rank_as_device.py
+python exercises/check.py 20    # is it mended?
 """
 
 import os

@@ -5,11 +5,12 @@ LOADER = (
 )
 SAMPLER = "    sampler = DistributedSampler(dataset, shuffle=False)\n"
 RATE = "optimizer = torch.optim.SGD(model.parameters(), lr=lr)\n    for x, y in loader"
-PART = "chunk(dist.get_world_size())[dist.get_rank()]"
+LOSS = "        loss = F.mse_loss(ddp_model(x), y)\n"
+MINE = "        x, y = (t.chunk(dist.get_world_size())[dist.get_rank()] for t in (x, y))\n"
 RIGHT = {
     "each rank takes a piece of each batch of one process": [
         (LOADER, "    loader = DataLoader(dataset, batch_size=batch_size)\n"),
-        ("F.mse_loss(ddp_model(x), y)", f"F.mse_loss(ddp_model(x.{PART}), y.{PART})"),
+        (LOSS, MINE + LOSS),
     ]
 }
 WRONG = {

@@ -1,7 +1,7 @@
 GIVEN = "the weights after step 1"
 COUNT = "        count = (y != -100).sum()\n        dist.all_reduce(count)\n"
-LOSS = 'F.cross_entropy(ddp_model(x), y, reduction="sum") * dist.get_world_size() / count\n'
-SUM = 'F.cross_entropy(ddp_model(x), y, reduction="sum")\n'
+SUM = '        loss = F.cross_entropy(ddp_model(x), y, reduction="sum")\n'
+LOSS = SUM.replace("\n", " * dist.get_world_size() / count\n")
 BACKWARD = "        loss.backward()\n"
 SCALED = """        for parameter in model.parameters():
             parameter.grad *= dist.get_world_size() / count

@@ -4,9 +4,15 @@ BODY = "            loss = F.mse_loss(ddp_model(x), y) / k\n            loss.bac
 BACKWARD_ONLY = (
     "        loss = F.mse_loss(ddp_model(x), y) / k\n" + WITH + "            loss.backward()\n"
 )
+
+
+def dedent(lines):
+    return lines.replace("            ", "        ")
+
+
 RIGHT = {
     "by DDP's own switch": [
-        (WITH, "        ddp_model.require_backward_grad_sync = last\n        if True:\n")
+        (WITH + BODY, "        ddp_model.require_backward_grad_sync = last\n" + dedent(BODY))
     ]
 }
 WRONG = {

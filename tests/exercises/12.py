@@ -11,7 +11,9 @@ AVERAGE = """        for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
 """
-RIGHT = {"a scaled norm": [(UNSCALE, ""), ("max_norm)\n", "max_norm * scaler.get_scale())\n")]}
+CLIP = "        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
+SCALED = CLIP.replace("max_norm)", "max_norm * scaler.get_scale())")
+RIGHT = {"a scaled norm": [(UNSCALE + CLIP, SCALED)]}
 WRONG = {
     "a norm that is scaled as in the first step": (
         [(UNSCALE, ""), ("max_norm)\n", "max_norm * 65536)\n")],

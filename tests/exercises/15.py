@@ -8,13 +8,12 @@ ONE = """        number = torch.tensor(counts[name])
 """
 OBJECTS = """    each = [None] * dist.get_world_size()
     dist.all_gather_object(each, counts)
-
-    class Totals(dict):
-        pass
-
-    summed = Totals({name: sum(other[name] for other in each) for name in counts})
+    summed = {name: sum(other[name] for other in each) for name in counts}
 """
-RIGHT = {"the dicts are gathered, into a subclass of dict": [(LOOP + ONE, OBJECTS)]}
+RIGHT = {
+    "the dicts are gathered": [(LOOP + ONE, OBJECTS)],
+    "a subclass of dict is returned": [("{}", 'type("Totals", (dict,), {})()')],
+}
 WRONG = {
     "in the order of a set": ([("sorted(counts)", "set(counts)")], "totals says"),
     "sorted by the numbers": (

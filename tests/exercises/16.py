@@ -4,8 +4,10 @@ BARRIER = "        dist.barrier()  # the others wait for rank 0\n"
 GUARD = "        if dist.get_rank() == 0:  # not by ddp_model: it would broadcast buffers\n"
 RIGHT = {
     "all ranks validate": [
-        (GUARD, "        if True:\n"),
-        (VALIDATE, "validate(ddp_model, x_val"),
+        (
+            GUARD + "            losses.append(validate(model, x_val, y_val))\n",
+            "        losses.append(validate(ddp_model, x_val, y_val))\n",
+        )
     ]
 }
 WRONG = {

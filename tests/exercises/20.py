@@ -2,8 +2,11 @@ GIVEN = "which has cuda:0 and no other GPU; it takes device(type='cuda', index=1
 LINE = '    number = int(os.environ["LOCAL_RANK"])  # counts on each node from 0, as the GPUs do\n'
 RIGHT = {
     "the current device": [
-        (LINE, "    torch.cuda.set_device(dist.get_node_local_rank())\n"),
-        ('f"cuda:{number}"', '"cuda"'),
+        (
+            LINE + '    return torch.device(f"cuda:{number}")\n',
+            "    torch.cuda.set_device(dist.get_node_local_rank())\n"
+            '    return torch.device("cuda")\n',
+        )
     ]
 }
 WRONG = {

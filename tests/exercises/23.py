@@ -1,16 +1,18 @@
 GIVEN = "began after the whole backward pass"
-HOOK = "parameter.register_post_accumulate_grad_hook(self.ready)"
+HOOK = "            parameter.register_post_accumulate_grad_hook(self.ready)\n"
 BEFORE = """    def ready(self, gradient):
         averaged = gradient / dist.get_world_size()
         dist.all_reduce(averaged)
         return averaged
-
-    def not_called(self, parameter):
 """
-READY = "    def ready(self, parameter):\n"
+READY = """    def ready(self, parameter):
+        \"\"\"Called in the backward pass, as soon as .grad is there.\"\"\"
+        parameter.grad /= dist.get_world_size()
+        dist.all_reduce(parameter.grad)
+"""
 RIGHT = {
     "on the gradient, before it is in .grad": [
-        (HOOK, "parameter.register_hook(self.ready)"),
+        (HOOK, "            parameter.register_hook(self.ready)\n"),
         (READY, BEFORE),
     ]
 }
