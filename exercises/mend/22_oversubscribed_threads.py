@@ -2,8 +2,7 @@
 
 The same code is many times slower: more threads compute than there are cores. The processes are to
 divide the cores of their computer: 8 cores and 3 processes make 2 threads for each, at least 1.
-OMP_NUM_THREADS is what the user has chosen: if it is set, it holds. Mend `set_threads`, keep its
-name and parameter.
+OMP_NUM_THREADS is what the user has chosen: if it is set, it holds. Mend `set_threads`.
 
 python exercises/mend/22_oversubscribed_threads.py   # shows it; then with OMP_NUM_THREADS=1
 python exercises/check.py 22                         # is it mended?

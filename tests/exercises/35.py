@@ -21,5 +21,9 @@ RIGHT = {
 }
 WRONG = {
     "the mean of all": ([(REDUCE, "    dist.all_reduce(total)\n")], "the mean of its node is"),
+    "nodes of two": (
+        [("    everyone =", "    per_node = 2\n    everyone =")],
+        "3 ranks on a node: ",
+    ),
     "all values to all nodes": ([(REDUCE, GATHERED)], "rank 0 sends a value to other nodes"),
 }
