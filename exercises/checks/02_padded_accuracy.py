@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 from torch.utils.data import TensorDataset
 
-from exercises.checks.common import Watch, some
+from exercises.checks.common import Watch, secret_seed, some
 
 CASES = ((11, 0), *((size, 0.4) for size in (11, 13, 7, 10, 24, 16)))  # images, random labels
 HINTS = (
@@ -20,7 +20,7 @@ HINTS = (
 
 def observe(mine, size, share):
     """`share` of the images get a random label; how many are right is known after the test only."""
-    torch.manual_seed(size)
+    torch.manual_seed(secret_seed())
     model = nn.Linear(4, 3)
     x, labels = torch.randn(size, 4), torch.randint(3, (size,))
     with torch.no_grad():

@@ -1,5 +1,6 @@
 """What the checks share: data, what a rank has seen, and how its steps differ from one process."""
 
+import random
 import re
 
 import torch
@@ -36,6 +37,13 @@ def linear(seed: int, inputs: int = 2, outputs: int = 1) -> nn.Module:
 def batchnorm_model(seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+
+
+def secret_seed() -> int:
+    """A new number in each run, the same on all ranks: no answer can know the case beforehand."""
+    seed = [random.SystemRandom().randrange(10**6)]
+    dist.broadcast_object_list(seed, src=0)
+    return seed[0]
 
 
 # ---------------------------------------------------------------- what a rank has done
