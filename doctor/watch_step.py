@@ -163,7 +163,8 @@ def note_step(optimizer, closure=False):
     rates, n = [g["lr"] for g in optimizer.param_groups], own["n"]
     what = {"optimizer": own["key"], "n": n, "at": site(), "fresh": not optimizer.state, **S.step}
     served = sum(S.step["samples"][name] for name in own["ddps"])
-    what["samples"] = served or S.step["read"]  # no DDP was seen: what the loaders gave
+    # No DDP was seen, or its model computed on a batch twice: what the loaders gave.
+    what["samples"] = min((n for n in (served, S.step["read"]) if n), default=0)
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
     if own["local"] is not None:
