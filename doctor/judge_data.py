@@ -200,6 +200,24 @@ def judge_parts(case):
         yield "check", e["at"], f"{text} samples; fine if a part is enough"
 
 
+@finds("mean-of-means", "docs/questions.md#metrics-and-losses")
+def judge_means(case):
+    """A rank with fewer samples gets the same weight: add right answers and counts, then divide."""
+    for epochs in evaluations(case):
+        counts, rows = [e["count"] for e in epochs], [e["reduced"] for e in epochs]
+        counted = any(count in row for count, row in zip(counts, rows))
+        unequal = len(set(counts)) > 1 and len(set(map(len, rows))) == 1 and not counted
+        for means in zip(*rows) if unequal else ():
+            for scale in (1, 100):  # is it so many of the rank's samples, in percent perhaps?
+                hits = [mean * count / scale for mean, count in zip(means, counts)]
+                if any(mean % 1 for mean in means) and all(abs(n - round(n)) < 0.01 for n in hits):
+                    each = case.per_rank(f"{m:.4} of {c} samples" for m, c in zip(means, counts))
+                    of_all = scale * sum(hits) / sum(counts)
+                    text = f"means of unequal counts were added up ({each}); over all it is"
+                    fine = "fine if they were weighed by the counts"
+                    yield "check", epochs[0]["at"], f"{text} {of_all:.4}; {fine}"
+
+
 @finds("evaluated-in-train-mode", "docs/glossary.md")
 def judge_mode(case):
     """In train mode BatchNorm uses the batch and dropout drops: call model.eval() before."""
@@ -219,7 +237,9 @@ def judge_buffers(case):
             orders = [str(e["orders"]) for e in group]
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
             parts = len(set(orders)) > 1 or unseen
-            seen = f"the ranks evaluated with different buffers ({short(differ, 2)})"
-            fine = "" if parts else "; fine if one rank's result is used"
+            what = "buffers" if group[0]["own"] else "weights"  # of a model beside the trained one
+            seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
+            parts &= group[0]["own"]
+            fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
             seen += f", and their results came together{fine}"
             yield "wrong" if parts else "check", group[0]["at"], seen

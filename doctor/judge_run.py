@@ -176,6 +176,14 @@ def judge_writers(case):
 RESTORED = "docs/checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped"
 
 
+@finds("nothing-loaded", "docs/messages.md#checkpoints")
+def judge_loaded(case):
+    """strict=False leaves out, without a word, what it does not find: the weights stay random."""
+    for event in case.ranks[0].all("not_loaded"):
+        text = f"load_state_dict found none of the model's {event['count']} entries"
+        yield "wrong", event["at"], f"{text}; what it got begins with {short(event['names'])}"
+
+
 @finds("restored-on-one-rank", RESTORED)
 def judge_restored(case):
     """DDP broadcasts the weights when it wraps the model, never the optimizer's state."""

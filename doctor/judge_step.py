@@ -5,6 +5,7 @@ from statistics import mode
 from .case import differing, finds, one_of
 from .judge import averaged_in
 
+CONTRASTIVE = "docs/questions.md#contrastive-losses-gradients-through-all_gather"
 COUNTS = "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ"
 
 
@@ -187,6 +188,14 @@ def judge_random_numbers(case):
                 text = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
                 fine = "for dropout, augmentation or noise; fine if that is meant"
                 yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
+
+
+@finds("gathered-without-history", CONTRASTIVE)
+def judge_gathered(case):
+    """No gradient flows through all_gather: put this rank's own tensor back in its place."""
+    for event in case.ranks[0].all("gathered"):
+        text = f"all_gather got a tensor {event['shape']} of the forward pass; what it returns has"
+        yield "check", event["at"], f"{text} no history; fine if only a number is made of it"
 
 
 @finds("collectives-per-step", "docs/checklist.md#review-your-script")

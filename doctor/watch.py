@@ -204,4 +204,7 @@ def note_collective(name, values):
     write("collective", step=S.steps, **call)
     note_in_step(name, call["at"], call["numel"], called_by_torch())
     if any(word in name for word in ADDING):
-        note_added(name, frame)
+        note_added(name, frame, tensor)
+    if "all_gather" in name and torch.is_grad_enabled() and len(S.gathered) < 20:
+        own = [v for v in values if getattr(v, "requires_grad", False) and v.dim() > 1]
+        S.gathered += [(values[0], own[0], call["at"])] if own and S.step["forwards"] else []

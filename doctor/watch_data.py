@@ -48,6 +48,7 @@ def open_epoch(iterator, loader):
         "grad": None,
         "start": (S.backwards, S.synced),
         "results": S.results.copy(),
+        "reduced": [],  # single numbers that ranks brought together after it
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
     count_prints()
@@ -171,18 +172,23 @@ def note_eval(module):
     module = module.module if module in S.ddps else module
     own = any(module is m for m in models)
     own |= not models and any(id(p) in trained for p in module.parameters())
-    if own and S.backwards:
-        S.evaluating = weakref.ref(module), site(), next(record.frames()).f_code
+    beside = S.evaluating is None and any(True for _ in module.parameters())  # an average, maybe
+    if (own or beside) and S.backwards:
+        S.evaluating = weakref.ref(module), own, site(), next(record.frames()).f_code
 
 
-def note_added(name, frame):
+def note_added(name, frame, tensor):
     """Results come together: of which epochs, and of a model with which buffers?"""
     S.results["gathered" if "gather" in name else "added"] += 1
     S.results["trimmed"] += "gather" in name and called_in("gather_for_metrics")
-    module, at, code = S.evaluating or (lambda: None, None, None)
+    if S.evaluations and tensor is not None and tensor.numel() == 1:
+        S.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
+        S.on_device |= tensor.device.type != "cpu"
+    module, own, at, code = S.evaluating or (lambda: None, True, None, None)
     if module() is not None and (S.evaluations or code is getattr(frame, "f_code", None)):
-        buffers = dict(module().named_buffers())
+        buffers = dict(module().named_buffers()) if own else module().state_dict()
         what = {"names": list(buffers), "buffers": fingerprints(list(buffers.values()))}
+        what["own"] = own
         orders = [e["order"] for e in S.evaluations]
         write("evaluation", at=at, orders=orders, reading=len(S.epochs), **what)
         S.evaluating = None

@@ -105,6 +105,7 @@ def note_backward(tensors, *args, **kwargs):
     """Does this pass communicate, what multiplies the loss, over how many targets?"""
     import torch
 
+    note_gathered()
     root = tensors if hasattr(tensors, "grad_fn") else tensors[0]
     scaled = S.scaled is not None and S.scaled[0]() is root
     factor, node = factor_of(S.scaled[1] if scaled else root.grad_fn)
@@ -118,6 +119,23 @@ def note_backward(tensors, *args, **kwargs):
         S.step["passes"].append({**one, "at": site(), "scaled": scaled})
     S.scaled, S.backwards, S.synced = None, S.backwards + 1, S.synced + sync
     flush_evaluations()
+
+
+def note_gathered():
+    """What all_gather returns has no history; was this rank's own tensor put back in its place?"""
+    for result, own, at in S.gathered:
+        back = isinstance(result, list) and any(tensor is own for tensor in result)
+        if not back and ("gathered", at) not in S.said:
+            S.said.add(("gathered", at))
+            write("gathered", at=at, shape=list(own.shape))
+    S.gathered = []
+
+
+def note_loaded(keys, module, state, *args, **kwargs):
+    """load_state_dict(strict=False) leaves out what it does not find, without a word."""
+    own = len(module.state_dict())
+    if own and len(keys.missing_keys) >= own:
+        write("not_loaded", at=site(), count=own, names=list(keys.unexpected_keys)[:1])
 
 
 def factor_of(node):
@@ -266,6 +284,7 @@ STEP = {
     "torch.nn.utils clip_grad_value_": before(note_clip),
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
+    "torch.nn:Module load_state_dict": after(note_loaded),
     "torch.optim:Optimizer load_state_dict": noted("restore"),
     "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
 }
