@@ -190,6 +190,17 @@ def judge_random_numbers(case):
                 yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
 
 
+@finds("each-pass-synced", "docs/gradient_accumulation.md")
+def judge_syncs(case):
+    """Of the passes of a step only the last has to average: no_sync() around the others."""
+    for _, optimizer, steps in case.joint():
+        rows = [one_of(ranks) for _, ranks in steps if any(optimizer["ddps"])]
+        rows = [s for s in rows if 1 < len(s["passes"]) <= s["forwards"] and not s["closure"]]
+        if len(rows) > max(2, len(steps) / 2) and all(p["sync"] for s in rows for p in s["passes"]):
+            text = f"in each of {len(rows)} steps DDP averages {len(rows[0]['passes'])} times"
+            yield "wasteful", rows[0]["passes"][0]["at"], text
+
+
 @finds("gathered-without-history", CONTRASTIVE)
 def judge_gathered(case):
     """No gradient flows through all_gather: put this rank's own tensor back in its place."""
@@ -207,7 +218,8 @@ def judge_talk(case):
         calls = [c for c in calls if c["op"] in ("barrier", "all_reduce", "reduce")]
         for at, op in sorted({(c["at"], c["op"]) for c in calls}):
             hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
-            within = op != "barrier" and any(c["forwards"] and not c["passes"] for c in hits)
+            within = any(c["begun"] and not c["passes"] for c in hits) or not case.wraps
+            within &= op != "barrier"  # it may be part of the loss
             sizes = {c["numel"] for c in hits}
             small = max(sizes) <= 4 and len(sizes) == 1  # not a loop over all parameters
             if small and not within and len(hits) >= max(6, 0.8 * (len(steps) - 1)):

@@ -16,9 +16,9 @@ from .watch_data import NORMS, flush_evaluations, note_train_mode, parameters_of
 def note_in_step(op, at, numel=0, by_torch=False):
     """A collective or clipping, and after how many passes of the step it comes."""
     if len(S.step["comms"]) < 40:
-        passes = {"passes": len(S.step["passes"]), "forwards": S.step["forwards"]}
-        call = {"op": op, "at": at, "numel": numel, "by_torch": by_torch}
-        S.step["comms"].append(call | passes)
+        begun = S.step["forwards"] + S.step["read"]  # a batch of this step was read, or computed on
+        call = {"op": op, "at": at, "numel": numel, "by_torch": by_torch, "begun": begun > 0}
+        S.step["comms"].append(call | {"passes": len(S.step["passes"])})
 
 
 def note_ddp(_, ddp, *args, **kwargs):

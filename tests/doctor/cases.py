@@ -43,6 +43,7 @@ FINDINGS = {
     "never-zeroed": ("check", "gan"),
     "averaged-twice": ("wasteful", "averaged-at-the-end"),
     "not-optimized": ("check", "frozen"),
+    "each-pass-synced": ("wasteful", "as-it-is"),
     "gathered-without-history": ("check", "put-back"),
     "schedule-length": ("check", "per-step-schedule"),
     "buffers-differ": ("wrong", "synced-batches"),
