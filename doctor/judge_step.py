@@ -218,8 +218,8 @@ def judge_talk(case):
         calls = [c for c in calls if c["op"] in ("barrier", "all_reduce", "reduce")]
         for at, op in sorted({(c["at"], c["op"]) for c in calls}):
             hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
-            within = any(c["begun"] and not c["passes"] for c in hits) or not case.wraps
-            within &= op != "barrier"  # it may be part of the loss
+            begun = [c["begun"] or c["count"] for c in hits if not c["passes"]]
+            within = op != "barrier" and any(begun)  # it may be part of the loss
             sizes = {c["numel"] for c in hits}
             small = max(sizes) <= 4 and len(sizes) == 1  # not a loop over all parameters
             if small and not within and len(hits) >= max(6, 0.8 * (len(steps) - 1)):

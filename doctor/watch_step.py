@@ -13,12 +13,12 @@ from .record import S, after, before, fingerprints, noted, place, quietly, site,
 from .watch_data import NORMS, flush_evaluations, note_train_mode, parameters_of
 
 
-def note_in_step(op, at, numel=0, by_torch=False):
+def note_in_step(op, at, numel=0, by_torch=False, count=False):
     """A collective or clipping, and after how many passes of the step it comes."""
     if len(S.step["comms"]) < 40:
         begun = S.step["forwards"] + S.step["read"]  # a batch of this step was read, or computed on
-        call = {"op": op, "at": at, "numel": numel, "by_torch": by_torch, "begun": begun > 0}
-        S.step["comms"].append(call | {"passes": len(S.step["passes"])})
+        call = {"op": op, "at": at, "numel": numel, "by_torch": by_torch, "count": count}
+        S.step["comms"].append(call | {"begun": begun > 0, "passes": len(S.step["passes"])})
 
 
 def note_ddp(_, ddp, *args, **kwargs):
