@@ -65,6 +65,7 @@ class Case:
         ranks = {p.number: p for p in self.processes if p.init}  # of a restarted rank: the last
         self.ranks = [ranks[number] for number in sorted(ranks)]
         self.wraps = [e for rank in self.ranks for e in rank.all("wrap")]
+        self.groups = {e["name"].partition("]")[0] for e in self.wraps}  # in which DDP averages
         self.optimizers = {e["key"]: e for rank in self.ranks for e in rank.all("optimizer")}
         unseen = [e for process in self.processes for e in process.all("unseen")]
         self.failed = sorted({f"{e['watcher']}: {e['error']}" for e in unseen})

@@ -6,16 +6,25 @@ from collections import Counter
 from .case import finds, one_of, short
 
 FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
-OWN = re.compile(r"\b(rank|shard|part|local|own|process|worker|node|fold)\b", re.I).search
+OWN = re.compile(r"\b(rank|shard|part|local|own|process|worker|node|fold)(\b|\d|_)", re.I).search
 
 
 def together(case, trained, one_set=True):
     """[(rank 0's epoch, rank 1's, ...), ...]: the n-th whole epoch of a loader on every rank."""
     epochs = [[e for e in r.epochs(trained) if e["indices"]] for r in case.ranks]
+    if trained and sliced(case):
+        return
     for at in dict.fromkeys(e["at"] for e in epochs[0]):
         for group in case.paired([[e for e in own if e["at"] == at] for own in epochs]):
             if len({e["data"] for e in group}) == 1 or not one_set:
                 yield group
+
+
+def sliced(case):
+    """Do ranks read the same batches, and does each compute on a part of its own?"""
+    steps = [list(ranks.values()) for _, _, own in case.joint() for _, ranks in own]
+    steps = [own for own in steps if all(0 < s["samples"] < s["read"] for s in own)]
+    return any(len({str(s.get("inputs")) for s in own}) == len(own) > 1 for own in steps)
 
 
 def divided(epochs):
@@ -55,7 +64,8 @@ def judge_order(case):
     at, rows = fed(case)
     first = [row[0] for row in rows]  # of rank 0
     period = next((n for n in range(3, len(first) // 2 + 1) if first[n] == first[0]), 0)
-    if period and all(a == b for a, b in zip(first, first[period:])):
+    whole = first and first[0] == first[-1] == first[1]  # all the data in each step
+    if period and not whole and all(a == b for a, b in zip(first, first[period:])):
         text = f"rank 0 gave DDP the same batches again, in the same order, after {period} steps"
         yield "check", at, f"{text}; fine if the order of the data is meant to be fixed"
 
@@ -75,7 +85,9 @@ def judge_same_data(case):
         seen = f"in an epoch every rank trained on the same {len(union)} samples"
         same = len({e["order"] for e in epochs}) == 1
         order = ", in the same order" if same else "; fine if each rank is to pass over all of them"
-        seen = f"{seen} (the sampler is a {samplers[0]['type']}){order}"
+        one = divided(epochs) and len({s["rank"] for s in samplers}) == 1
+        own = f", with rank {samplers[0]['rank']} on each" if one else ""
+        seen = f"{seen} (the sampler is a {samplers[0]['type']}{own}){order}"
         yield "wrong" if sure and same else "check", epochs[0]["at"], seen
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
@@ -91,7 +103,8 @@ def judge_split(case):
         if not divided(epochs) or first["num_replicas"] != len(case.ranks):
             continue
         at, total, union = epochs[0]["at"], counted(epochs).total(), len(counted(epochs))
-        for name in [n for n in first if len({str(e["sampler"][n]) for e in epochs}) > 1]:
+        names = [name for name in first if name != "rank"]
+        for name in [n for n in names if len({str(e["sampler"][n]) for e in epochs}) > 1]:
             each = case.per_rank(e["sampler"][name] for e in epochs)
             yield "wrong", at, f"the ranks' DistributedSamplers differ in {name}: {each}"
         text = "each rank has another subset or order of the data, and DistributedSampler divides"
@@ -116,6 +129,10 @@ def judge_missing(case):
         if divided(epochs) and replicas > world:
             text = f"the sampler divides the data among {replicas} ranks, and {world} ran"
             yield "check", first["at"], f"{text}; fine if other ranks took the rest"
+        sizes = [name.count(",") + 1 for name in case.groups]
+        if divided(epochs) and len(sizes) > 1 and max(sizes) < replicas == world:
+            text = f"the sampler divides the data among {replicas} ranks; DDP averages in groups of"
+            yield "check", first["at"], f"{text} {max(sizes)}, fine if the groups are averaged, too"
         if twice > len(epochs) * (max(e["count"] / e["delivered"] for e in epochs) + 1):
             text = f"in an epoch {twice} of {len(counts)} samples were seen more than once"
             yield "check", first["at"], f"{text}; {fine}"
@@ -200,6 +217,24 @@ def judge_parts(case):
         yield "check", e["at"], f"{text} samples; fine if a part is enough"
 
 
+@finds("mean-of-means", "docs/questions.md#metrics-and-losses")
+def judge_means(case):
+    """A rank with fewer samples gets the same weight: add right answers and counts, then divide."""
+    for epochs in evaluations(case):
+        counts, rows = [e["count"] for e in epochs], [e["reduced"] for e in epochs]
+        counted = any(count in row for count, row in zip(counts, rows))
+        unequal = len(set(counts)) > 1 and len(set(map(len, rows))) == 1 and not counted
+        for means in zip(*rows) if unequal else ():
+            for scale in (1, 100):  # is it so many of the rank's samples, in percent perhaps?
+                hits = [mean * count / scale for mean, count in zip(means, counts)]
+                if any(mean % 1 for mean in means) and all(abs(n - round(n)) < 0.01 for n in hits):
+                    each = case.per_rank(f"{m:.4} of {c} samples" for m, c in zip(means, counts))
+                    of_all = scale * sum(hits) / sum(counts)
+                    text = f"means of unequal counts were added up ({each}); over all it is"
+                    fine = "fine if they were weighed by the counts"
+                    yield "check", epochs[0]["at"], f"{text} {of_all:.4}; {fine}"
+
+
 @finds("evaluated-in-train-mode", "docs/glossary.md")
 def judge_mode(case):
     """In train mode BatchNorm uses the batch and dropout drops: call model.eval() before."""
@@ -219,7 +254,9 @@ def judge_buffers(case):
             orders = [str(e["orders"]) for e in group]
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
             parts = len(set(orders)) > 1 or unseen
-            seen = f"the ranks evaluated with different buffers ({short(differ, 2)})"
-            fine = "" if parts else "; fine if one rank's result is used"
+            what = "buffers" if group[0]["own"] else "weights"  # of a model beside the trained one
+            seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
+            parts &= group[0]["own"]
+            fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
             seen += f", and their results came together{fine}"
             yield "wrong" if parts else "check", group[0]["at"], seen

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mode
 
-from .case import finds, short
+from .case import finds, one_of, short
 from .judge_data import OWN
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
@@ -176,6 +176,14 @@ def judge_writers(case):
 RESTORED = "docs/checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped"
 
 
+@finds("nothing-loaded", "docs/messages.md#checkpoints")
+def judge_loaded(case):
+    """strict=False leaves out, without a word, what it does not find: the weights stay random."""
+    for event in case.ranks[0].all("not_loaded"):
+        text = f"load_state_dict found none of the model's {event['count']} entries"
+        yield "wrong", event["at"], f"{text}; what it got begins with {short(event['names'])}"
+
+
 @finds("restored-on-one-rank", RESTORED)
 def judge_restored(case):
     """DDP broadcasts the weights when it wraps the model, never the optimizer's state."""
@@ -267,6 +275,12 @@ def judge_schedule(case):
         if gone > 9 and abs(length - gone * ranks) < 0.08 * length:
             text = f"{event['name']} is made for {length} steps and went {gone}, one in {ranks}"
             yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
+    for steps in case.steps.values():
+        rates = [one_of(ranks)["rates"] for _, ranks in steps]
+        rest = next((n for n, own in enumerate(rates[::-1]) if set(own) != {0.0}), 0)
+        if rest > max(4, 0.2 * len(rates)):
+            text = f"in the last {rest} of {len(rates)} steps the learning rate is 0"
+            yield "check", one_of(steps[-1][1])["at"], f"{text}: did the schedule go too fast?"
 
 
 @finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")
@@ -285,7 +299,7 @@ def facts(case):
     steps = [list(ranks.values()) for _, ranks in case.steps[keys[0]]] if keys else []
     if not steps:
         return {}
-    rates = [step[0]["rates"][0] for step in steps]
+    rates = [rate for step in steps for rate in step[0]["rates"]]
     return {
         "steps": len(steps),
         "samples": mode(sum(s["samples"] for s in step) for step in steps),

@@ -5,6 +5,7 @@ from statistics import mode
 from .case import differing, finds, one_of
 from .judge import averaged_in
 
+CONTRASTIVE = "docs/questions.md#contrastive-losses-gradients-through-all_gather"
 COUNTS = "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ"
 
 
@@ -189,6 +190,25 @@ def judge_random_numbers(case):
                 yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
 
 
+@finds("each-pass-synced", "docs/gradient_accumulation.md")
+def judge_syncs(case):
+    """Of the passes of a step only the last has to average: no_sync() around the others."""
+    for _, optimizer, steps in case.joint():
+        rows = [one_of(ranks) for _, ranks in steps if any(optimizer["ddps"])]
+        rows = [s for s in rows if 1 < len(s["passes"]) <= s["forwards"] and not s["closure"]]
+        if len(rows) > max(2, len(steps) / 2) and all(p["sync"] for s in rows for p in s["passes"]):
+            text = f"in each of {len(rows)} steps DDP averages {len(rows[0]['passes'])} times"
+            yield "wasteful", rows[0]["passes"][0]["at"], text
+
+
+@finds("gathered-without-history", CONTRASTIVE)
+def judge_gathered(case):
+    """No gradient flows through all_gather: put this rank's own tensor back in its place."""
+    for event in case.ranks[0].all("gathered"):
+        text = f"all_gather got a tensor {event['shape']} of the forward pass; what it returns has"
+        yield "check", event["at"], f"{text} no history; fine if only a number is made of it"
+
+
 @finds("collectives-per-step", "docs/checklist.md#review-your-script")
 def judge_talk(case):
     """Each collective makes all ranks wait; a number that is only printed can come later."""
@@ -198,7 +218,8 @@ def judge_talk(case):
         calls = [c for c in calls if c["op"] in ("barrier", "all_reduce", "reduce")]
         for at, op in sorted({(c["at"], c["op"]) for c in calls}):
             hits = [c for c in calls if (c["at"], c["op"]) == (at, op)]
-            within = op != "barrier" and any(c["forwards"] and not c["passes"] for c in hits)
+            begun = [c["begun"] or c["count"] for c in hits if not c["passes"]]
+            within = op != "barrier" and any(begun)  # it may be part of the loss
             sizes = {c["numel"] for c in hits}
             small = max(sizes) <= 4 and len(sizes) == 1  # not a loop over all parameters
             if small and not within and len(hits) >= max(6, 0.8 * (len(steps) - 1)):

@@ -44,6 +44,7 @@ class State:
         self.results, self.printed = Counter(), []  # what became of results; the last lines
         self.step = new_step()
         self.hook = None  # on all modules, in an evaluation in train mode
+        self.gathered = []  # (result, tensor with a history) of all_gather, up to backward()
         self.held = set()  # ids of parameters that an optimizer has stepped
         self.schedules = {}
         self.works = {}  # the name of the call that made it, by id

@@ -3,10 +3,12 @@
 import dataclasses
 import re
 import textwrap
+from collections import Counter
 
 from .judge_data import evaluations
 from .judge_run import LOST, facts, states
 
+RIGHT = "In what was looked at, nothing is wrong."
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
     "silent": "was stopped: no rank had got on for minutes",
@@ -29,20 +31,26 @@ def show(case, found):
         for text in texts:
             print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
     if exit_code(case, found) == 0:
-        checks = sum(one.severity == "check" for one in found)
-        above = f"{checks} check(s) above; nothing certain is wrong."
-        print("\n" + (above if checks else "In what was looked at, nothing is wrong."))
+        counts = Counter(one.severity for one in found)
+        above = " and ".join(f"{count} {severity}" for severity, count in counts.items())
+        print("\n" + (f"Above: {above}; nothing certain is wrong." if above else RIGHT))
 
 
 def sentence(case):
     """The facts of the run."""
     run, known = case.run, facts(case)
     parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
-    parts += [*failures(case), f"{len(case.ranks)} rank(s) seen"]
+    trained = sum(bool(process.all("step")) for process in case.processes)
+    seen = f"{len(case.ranks)} rank(s) seen"
+    alone = f"{trained} process(es) trained, and no group of ranks was seen"
+    parts += [*failures(case), alone if trained and not case.ranks else seen]
     parts += [states(case)] if run.end in ("limit", "interrupt") and case.ranks else []
     if known:
-        steps = f"{known['steps']} steps of {known['samples'] or '?'} samples over all ranks"
-        parts.append(f"{steps}, learning rate at most {known['rate']:.4}")
+        samples = known["samples"] and f" of {known['samples']} samples over all ranks"
+        steps = f"{known['steps']} steps{samples or ''}"
+        rate = known["rate"]
+        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate  # text if not a float
+        parts.append(f"{steps}, learning rate {rate}")
     if case.wraps:
         parts.append(f"DDP averages {case.wraps[0]['bytes']:,} bytes of gradients")
     counts = [evaluated(rank) for rank in case.ranks]
@@ -79,8 +87,9 @@ def in_order(case):
     epochs = [e for e in case.ranks[0].all("epoch") if e["indices"]]
     looked = {
         "gradients, learning rates and weights agree between ranks, in the steps looked at": (
-            any(case.joint()) and case.agree(),
-            "not-in-ddp not-through-ddp last-pass-not-synced weights-differ rates-differ",
+            any(case.joint()) and case.agree() and len(case.groups) < 2 and not case.loose,
+            "not-wrapped not-in-ddp not-through-ddp last-pass-not-synced weights-differ "
+            "rates-differ",
         ),
         "the ranks train on samples of their own, in a new order in each epoch": (
             any(e["backwards"] for e in epochs),

@@ -202,6 +202,11 @@ def note_collective(name, values):
     words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
     call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
     write("collective", step=S.steps, **call)
-    note_in_step(name, call["at"], call["numel"], called_by_torch())
+    few = 0 < call["numel"] <= 4 and tensor.device.type == "cpu"
+    count = few and not tensor.is_complex() and bool((tensor.double() % 1 == 0).all())
+    note_in_step(name, call["at"], call["numel"], called_by_torch(), count)
     if any(word in name for word in ADDING):
-        note_added(name, frame)
+        note_added(name, frame, tensor)
+    if "all_gather" in name and torch.is_grad_enabled() and len(S.gathered) < 20:
+        own = [v for v in values if getattr(v, "requires_grad", False) and v.dim() > 1]
+        S.gathered += [(values[0], own[0], call["at"])] if own and S.step["forwards"] else []

@@ -16,7 +16,7 @@ from .record import HERE, S, after, before, fingerprints, is_script, noted, quie
 
 NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
 INDICES = 200_000  # of an epoch, at most, are compared one by one
-SAMPLER = ("shuffle", "num_replicas", "epoch", "seed", "replacement")
+SAMPLER = ("shuffle", "num_replicas", "rank", "epoch", "seed", "replacement")
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
 
 
@@ -48,6 +48,7 @@ def open_epoch(iterator, loader):
         "grad": None,
         "start": (S.backwards, S.synced),
         "results": S.results.copy(),
+        "reduced": [],  # single numbers that ranks brought together after it
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
     count_prints()
@@ -112,18 +113,33 @@ def note_batch(epoch, lists):
         S.step["read"] += len(lists[epoch["delivered"] - 1])
     if torch.is_grad_enabled() or S.hook is not None or not S.backwards:
         return
-    if any(ddp.module.training for ddp in S.ddps):
-        hook = functools.partial(note_module, site())
+    trains = any(ddp.module.training for ddp in S.ddps)
+    if trains or (epoch["delivered"] == 1 and not S.written["compiled"]):
+        hook = functools.partial(note_module, site(), trains)
         S.hook = torch.nn.modules.module.register_module_forward_pre_hook(hook)
 
 
-def note_module(at, module, inputs):
-    """Data were read in train mode: does the model compute in it, too?"""
+def note_module(at, trains, module, inputs):
+    """Data were read to evaluate: which model computes, and in train mode?"""
     import torch
 
-    drops = module.training and any(name in type(module).__name__ for name in NORMS)
-    if drops and not torch.is_grad_enabled():
+    if torch.is_grad_enabled():
+        return
+    quietly(note_evaluated, module)
+    if module.training and any(name in type(module).__name__ for name in NORMS):
         quietly(note_train_mode, at)
+    if not trains:
+        unhook()  # the first call was the whole model's
+
+
+def note_evaluated(module):
+    """Another model than the one of which eval() was called may be the one that computes."""
+    known = S.evaluating and S.evaluating[0]()
+    held = {id(p) for p in known.parameters()} if known is not None else set()
+    own = {id(p) for p in module.parameters()}
+    if own and not own & held:
+        S.evaluating = None
+        note_eval(module)
 
 
 def unhook():
@@ -171,18 +187,23 @@ def note_eval(module):
     module = module.module if module in S.ddps else module
     own = any(module is m for m in models)
     own |= not models and any(id(p) in trained for p in module.parameters())
-    if own and S.backwards:
-        S.evaluating = weakref.ref(module), site(), next(record.frames()).f_code
+    beside = S.evaluating is None and any(True for _ in module.parameters())  # an average, maybe
+    if (own or beside) and S.backwards:
+        S.evaluating = weakref.ref(module), own, site(), next(record.frames()).f_code
 
 
-def note_added(name, frame):
+def note_added(name, frame, tensor):
     """Results come together: of which epochs, and of a model with which buffers?"""
     S.results["gathered" if "gather" in name else "added"] += 1
     S.results["trimmed"] += "gather" in name and called_in("gather_for_metrics")
-    module, at, code = S.evaluating or (lambda: None, None, None)
+    if S.evaluations and tensor is not None and tensor.numel() == 1:
+        S.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
+        S.on_device |= tensor.device.type != "cpu"
+    module, own, at, code = S.evaluating or (lambda: None, True, None, None)
     if module() is not None and (S.evaluations or code is getattr(frame, "f_code", None)):
-        buffers = dict(module().named_buffers())
+        buffers = dict(module().named_buffers()) if own else module().state_dict()
         what = {"names": list(buffers), "buffers": fingerprints(list(buffers.values()))}
+        what["own"] = own
         orders = [e["order"] for e in S.evaluations]
         write("evaluation", at=at, orders=orders, reading=len(S.epochs), **what)
         S.evaluating = None

@@ -13,12 +13,12 @@ from .record import S, after, before, fingerprints, noted, place, quietly, site,
 from .watch_data import NORMS, flush_evaluations, note_train_mode, parameters_of
 
 
-def note_in_step(op, at, numel=0, by_torch=False):
+def note_in_step(op, at, numel=0, by_torch=False, count=False):
     """A collective or clipping, and after how many passes of the step it comes."""
     if len(S.step["comms"]) < 40:
-        passes = {"passes": len(S.step["passes"]), "forwards": S.step["forwards"]}
-        call = {"op": op, "at": at, "numel": numel, "by_torch": by_torch}
-        S.step["comms"].append(call | passes)
+        begun = S.step["forwards"] + S.step["read"]  # a batch of this step was read, or computed on
+        call = {"op": op, "at": at, "numel": numel, "by_torch": by_torch, "count": count}
+        S.step["comms"].append(call | {"begun": begun > 0, "passes": len(S.step["passes"])})
 
 
 def note_ddp(_, ddp, *args, **kwargs):
@@ -105,6 +105,7 @@ def note_backward(tensors, *args, **kwargs):
     """Does this pass communicate, what multiplies the loss, over how many targets?"""
     import torch
 
+    note_gathered()
     root = tensors if hasattr(tensors, "grad_fn") else tensors[0]
     scaled = S.scaled is not None and S.scaled[0]() is root
     factor, node = factor_of(S.scaled[1] if scaled else root.grad_fn)
@@ -118,6 +119,23 @@ def note_backward(tensors, *args, **kwargs):
         S.step["passes"].append({**one, "at": site(), "scaled": scaled})
     S.scaled, S.backwards, S.synced = None, S.backwards + 1, S.synced + sync
     flush_evaluations()
+
+
+def note_gathered():
+    """What all_gather returns has no history; was this rank's own tensor put back in its place?"""
+    for result, own, at in S.gathered:
+        back = isinstance(result, list) and any(tensor is own for tensor in result)
+        if not back and ("gathered", at) not in S.said:
+            S.said.add(("gathered", at))
+            write("gathered", at=at, shape=list(own.shape))
+    S.gathered = []
+
+
+def note_loaded(keys, module, state, *args, **kwargs):
+    """load_state_dict(strict=False) leaves out what it does not find, without a word."""
+    own = len(module.state_dict())
+    if own and len(keys.missing_keys) >= own:
+        write("not_loaded", at=site(), count=own, names=list(keys.unexpected_keys)[:1])
 
 
 def factor_of(node):
@@ -163,7 +181,8 @@ def note_step(optimizer, closure=False):
     rates, n = [g["lr"] for g in optimizer.param_groups], own["n"]
     what = {"optimizer": own["key"], "n": n, "at": site(), "fresh": not optimizer.state, **S.step}
     served = sum(S.step["samples"][name] for name in own["ddps"])
-    what["samples"] = served or S.step["read"]  # no DDP was seen: what the loaders gave
+    # No DDP was seen, or its model computed on a batch twice: what the loaders gave.
+    what["samples"] = min((n for n in (served, S.step["read"]) if n), default=0)
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
     if own["local"] is not None:
@@ -265,6 +284,7 @@ STEP = {
     "torch.nn.utils clip_grad_value_": before(note_clip),
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
+    "torch.nn:Module load_state_dict": after(note_loaded),
     "torch.optim:Optimizer load_state_dict": noted("restore"),
     "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
 }

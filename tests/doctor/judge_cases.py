@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # DDP does it: here once, and not in each fork
 import torch.distributed as dist
 import torch.distributed.nn
 import torch.multiprocessing as mp
