@@ -127,6 +127,12 @@ class WiderNet(stage1.ConvNet):
         self.linear = nn.Linear(7 * 7 * 32 * width, 10)
 
 
+def wider_net(width: int) -> WiderNet:
+    """The ConvNet, the same every time, with so many times its channels."""
+    torch.manual_seed(0)
+    return WiderNet(width).to(memory_format=torch.channels_last)
+
+
 def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
     """-> the stages' optimizer and schedule, for a loop that steps both.
 
