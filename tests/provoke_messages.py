@@ -23,7 +23,6 @@ import torch
 import torch._dynamo  # DDP imports it: once here, not once in each rank
 import torch.distributed as dist
 import torch.nn as nn
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -195,22 +194,6 @@ def evaluation_on_rank_0(rank):
         asleep(rank)
 
 
-@one_waits
-def unequal_batches(rank):
-    model = DistributedDataParallel(nn.Linear(2, 1))
-    batches = 3 if rank == 0 else 2
-
-    def epoch():
-        for _ in range(batches):
-            model(torch.ones(4, 2)).mean().backward()
-
-    with Join([model]):
-        call(f"rank {rank}: {batches} batches with Join", epoch)
-    call(f"rank {rank}: {batches} batches without Join", epoch)
-    if rank == 1:
-        asleep(rank)
-
-
 @two_ranks
 def rank_died(rank):
     if rank == 1:
@@ -348,37 +331,6 @@ def device_ids_on_cpu(rank):
 
 
 # ---------------------------------------------------------------- wrong without a message
-
-
-@two_ranks
-def past_the_wrapper(rank):
-    bare = nn.Linear(1, 1)
-    model = DistributedDataParallel(bare)
-    for name, function in (("model.module(x)", model.module), ("model(x)", model)):
-        bare.zero_grad()
-        function(torch.full((1, 1), 1.0 + rank)).sum().backward()
-        print_of_all(rank, f"gradient after {name}", bare.weight.grad.flatten())
-
-
-@two_ranks
-def unfrozen_later(rank):
-    bare = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
-    nn.init.ones_(bare[0].weight), nn.init.ones_(bare[1].weight)
-    bare[0].requires_grad_(False)
-    model = DistributedDataParallel(bare)
-    bare[0].requires_grad_(True)
-    model(torch.full((1, 1), 1.0 + rank)).sum().backward()
-    print_of_all(rank, "gradient of the layer unfrozen after wrapping", bare[0].weight.grad[0])
-    print_of_all(rank, "gradient of the other layer", bare[1].weight.grad[0])
-
-
-@alone
-def batch_per_rank():
-    data = TensorDataset(torch.arange(60_000))
-    for ranks in (1, 2, 4):
-        sampler = DistributedSampler(data, ranks, 0)
-        steps = len(DataLoader(data, batch_size=32, sampler=sampler))
-        print(f"batch_size=32 on {ranks} rank(s): {32 * ranks} images per step, {steps} steps")
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -529,14 +481,6 @@ def call(what, function, *args):
 def asleep(rank):
     """Stay alive and call nothing until the other rank has ended."""
     dist.FileStore(os.environ["STORE"] + "-ended", 2).wait([str(1 - rank)], timedelta(seconds=90))
-
-
-def print_of_all(rank, what, tensor):
-    """Rank 0 prints the number of each rank."""
-    every = [torch.zeros(1) for _ in range(2)]
-    dist.all_gather(every, tensor.detach())
-    if rank == 0:
-        print(f"{what}: rank 0: {every[0].item():.2f} rank 1: {every[1].item():.2f}")
 
 
 def fork(function, *args):
