@@ -169,15 +169,16 @@ def test_a_run_that_is_stopped_writes_nothing_and_leaves_no_process(reader):
 
 def test_a_kind_is_recorded_anew_and_the_others_stay(called, monkeypatch, tmp_path):
     ring, slow, dies = (read(name) for name in (RING, SLOW, DIES))
+    folder = tmp_path / "found"
 
     def written(kinds, **found):
         for kind in record.KINDS:
             own = (lambda _, kind=kind: found.get(kind, []), [2])
             monkeypatch.setitem(record.KINDS, kind, own)
-        assert called("tools/record.py", f"{kinds} --folder {tmp_path}").code == 0
-        return {path.stem for path in tmp_path.iterdir()}
+        assert called("tools/record.py", f"{kinds} --folder {folder}").code == 0
+        return {path.stem for path in folder.iterdir()}
 
     assert written("", failure=[dies, slow], all_reduce=[ring]) == {RING, DIES, SLOW}
     assert written("failure", failure=[slow]) == {RING, SLOW}
-    assert (tmp_path / f"{RING}.json").read_bytes() == (FOLDER / f"{RING}.json").read_bytes()
+    assert (folder / f"{RING}.json").read_bytes() == (FOLDER / f"{RING}.json").read_bytes()
     assert "there is no kind steps" in called("tools/record.py", "steps").err

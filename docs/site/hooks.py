@@ -26,7 +26,7 @@ PLAYER = ROOT / "docs/player"
 NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
 # Folders that pages link to and that have no README.md: the site lists their files.
 FOLDERS = {  # folder: what is in it, the page about it
-    "benchmarks/results": ("What was measured: records and pictures.", "benchmarks/README"),
+    "benchmarks/results": ("What was measured.", "benchmarks/README"),
     "docs/timings": (
         "A record is the JSON file of one run of a stage: its settings and, for each epoch, the"
         " loss, the accuracy and the seconds of each phase on each rank. Its name has the stage,"
