@@ -88,30 +88,13 @@ def bucket_shares(cases: list, seen: list, assign, sizes_of) -> None:
     assert [len(of_case) for of_case in filled] == [1, 2, 3, 3, 4, 2, 2]
     assert sum(filled[0]) == 116_136 < MIB
 
-    title = "The ConvNet fits into one default bucket; wider nets need more"
-    labels = ["default", *(f"cap {cap} MiB" for _, _, cap in cases[1:5])]
-    nets = {"ConvNet": filled[0], "4 x as wide": filled[5], "wide_net": filled[6]}
-    nets = {f"{net}, {sum(sizes) / 1e6:.1f} MB": sizes for net, sizes in nets.items()}
-    with lesson.picture(title, height=4.4, nrows=2, height_ratios=[5, 3]) as (top, bottom):
-        shares(top, dict(zip(labels, filled)))
-        shares(bottom, nets)
-        top.set(title="the ConvNet's 0.1 MB, other caps")
-        bottom.set(title="default caps, wider nets")
-        bottom.set(xlabel="gradients in the order in which they are ready, % of the bytes")
-
-
-def shares(axes, nets: dict[str, list[int]]) -> None:
-    """nets: the bytes in each bucket. A bar per net, a part per bucket, in per cent."""
-    for y, sizes in enumerate(nets.values()):
-        left = 0.0
-        for number, size in enumerate(sizes):
-            share, color = 100 * size / sum(sizes), lesson.RANKS[number]
-            axes.barh(y, share, 0.7, left, color=color, edgecolor="w", linewidth=1)
-            left += share
-        text = "1 bucket" if len(sizes) == 1 else f"{len(sizes)} buckets"
-        axes.text(101, y, text, va="center")
-    axes.set_yticks(range(len(nets)), nets)
-    axes.set(xlim=(0, 122), ylim=(len(nets) - 0.5, -0.5), xticks=[0, 50, 100])
+    names = [f"the ConvNet, cap {cap} MiB" for _, _, cap in cases[1:5]]
+    names = ["the ConvNet", *names, "4 times as wide", "`wide_net`"]
+    rows = [
+        [name, f"{sum(sizes):,}", " + ".join(f"{size:,}" for size in sizes)]
+        for name, sizes in zip(names, filled)
+    ]
+    lesson.table(["net", "bytes of gradients", "its buckets, in their order"], rows, "lrl")
 
 
 def overlap() -> float:
