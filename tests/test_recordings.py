@@ -15,8 +15,6 @@ from tools.recorders import all_reduce, failure, step
 
 FOLDER = ROOT / "docs/player/recordings"
 SCHEMA = json.loads((ROOT / "docs/player/recording.schema.json").read_text())
-RING, SLOW = "all-reduce-ring-ranks-4", "failure-slow-rank-ranks-4"
-DIES = "failure-a-rank-dies-ranks-4"
 
 
 def read(name):
@@ -162,23 +160,3 @@ def test_a_run_that_is_stopped_writes_nothing_and_leaves_no_process(reader):
     os.kill(process.pid, signal.SIGTERM)
     assert reader.finish(process, timeout=60).code == 128 + signal.SIGTERM
     assert not list((reader.folder / "found").iterdir())
-
-
-# ---------------------------------------------------------------- what is written
-
-
-def test_a_kind_is_recorded_anew_and_the_others_stay(called, monkeypatch, tmp_path):
-    ring, slow, dies = (read(name) for name in (RING, SLOW, DIES))
-    folder = tmp_path / "found"
-
-    def written(kinds, **found):
-        for kind in record.KINDS:
-            own = (lambda _, kind=kind: found.get(kind, []), [2])
-            monkeypatch.setitem(record.KINDS, kind, own)
-        assert called("tools/record.py", f"{kinds} --folder {folder}").code == 0
-        return {path.stem for path in folder.iterdir()}
-
-    assert written("", failure=[dies, slow], all_reduce=[ring]) == {RING, DIES, SLOW}
-    assert written("failure", failure=[slow]) == {RING, SLOW}
-    assert (folder / f"{RING}.json").read_bytes() == (FOLDER / f"{RING}.json").read_bytes()
-    assert "there is no kind steps" in called("tools/record.py", "steps").err
