@@ -29,15 +29,14 @@ X = torch.arange(24, dtype=torch.float64).reshape(8, 3).sin()  # a batch of both
 Y = X.sum(1, keepdim=True).cos()
 
 
-def linear(wrap=True):
+def linear(**options):
     torch.manual_seed(0)
-    model = nn.Linear(3, 1).double()
-    return DistributedDataParallel(model) if wrap else model
+    return DistributedDataParallel(nn.Linear(3, 1).double(), **options)
 
 
-def gradient(model, x, y, loss=F.mse_loss):
+def gradient(model, x, y):
     model.zero_grad()
-    loss(model(x), y).backward()
+    F.mse_loss(model(x), y).backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).tolist()
 
 
@@ -53,28 +52,6 @@ def reduce(rank):
     number = torch.tensor(1.0 + rank)
     dist.reduce(number, dst=0)
     return number.item()
-
-
-def gradients(rank):
-    mine = slice(4 * rank, 4 * rank + 4)
-    uneven = slice(0, 6) if rank == 0 else slice(6, 8)
-
-    def squares(output, y):
-        return F.mse_loss(output, y, reduction="sum")
-
-    found = {
-        "whole": gradient(linear(wrap=False), X, Y),
-        "mean": gradient(linear(), X[mine], Y[mine]),
-        "uneven": gradient(linear(), X[uneven], Y[uneven]),
-        "whole, sum": gradient(linear(wrap=False), X, Y, squares),
-        "sum": gradient(linear(), X[mine], Y[mine], squares),
-    }
-    share = len(X[uneven]) * 2 / len(X)
-
-    def weighted(output, y):
-        return share * F.mse_loss(output, y)
-
-    return found | {"uneven, weighted": gradient(linear(), X[uneven], Y[uneven], weighted)}
 
 
 def only_rank_0_steps(rank):
@@ -140,7 +117,7 @@ def sizes_of_buckets(sizes, bucket):
 def unused_parameters(rank):
     found = {}
     for flag in (False, True):
-        ddp_model = DistributedDataParallel(linear(wrap=False), find_unused_parameters=flag)
+        ddp_model = linear(find_unused_parameters=flag)
         for _ in range(3):
             gradient(ddp_model, X, Y)
         found[flag] = ddp_model._get_ddp_logging_data()["has_rebuilt_buckets"]
@@ -149,7 +126,7 @@ def unused_parameters(rank):
 
 def experiments():
     """On a rank -> {name: what it found}"""
-    functions = (without_a_barrier, reduce, gradients, only_rank_0_steps, two_losses, buckets)
+    functions = (without_a_barrier, reduce, only_rank_0_steps, two_losses, buckets)
     functions += (unused_parameters,)
     return {function.__name__: function(dist.get_rank()) for function in functions}
 
@@ -159,14 +136,6 @@ def found():
     """{experiment: {rank: what it found}}"""
     ranks = on_ranks(2, experiments)
     return {name: {rank: own[name] for rank, own in enumerate(ranks)} for name in ranks[0]}
-
-
-def test_ddp_averages_gradients(found):
-    for by_rank in (found["gradients"][0], found["gradients"][1]):
-        assert by_rank["mean"] == pytest.approx(by_rank["whole"], rel=1e-12)
-        assert [2 * g for g in by_rank["sum"]] == pytest.approx(by_rank["whole, sum"], rel=1e-12)
-        assert by_rank["uneven"] != pytest.approx(by_rank["whole"], rel=1e-2)
-        assert by_rank["uneven, weighted"] == pytest.approx(by_rank["whole"], rel=1e-12)
 
 
 def test_the_step_of_the_optimizer_does_not_communicate(found):
