@@ -1,8 +1,6 @@
 """The functions of the from_scratch.py files on sizes and ranks that their own proofs leave out."""
 
-import copy
 import importlib
-from functools import partial
 
 import pytest
 import torch
@@ -10,10 +8,8 @@ import torch.distributed as dist
 import torch.nn as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.parallel import DistributedDataParallel
 
 threads = importlib.import_module("02_dp.from_scratch")
-ddp = importlib.import_module("03_ddp_spawn.from_scratch")
 batchnorm = importlib.import_module("03_ddp_spawn.batchnorm")
 seeds = importlib.import_module("03_ddp_spawn.shards_and_seeds")
 ring = importlib.import_module("05_multinode.from_scratch")
@@ -42,22 +38,6 @@ def test_an_error_on_a_thread_reaches_the_caller():
 
 
 # ---------------------------------------------------------------- 03
-
-
-def same_as_ddp():
-    """-> largest difference of gradients to DDP's in 4 steps: in buckets of two caps, naive."""
-    torch.manual_seed(dist.get_rank())
-    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
-    far = []
-    for make in (ddp.BucketedDDP, partial(ddp.BucketedDDP, bucket_cap_mb=0.01), ddp.NaiveDDP):
-        cap = getattr(make, "keywords", {}).get("bucket_cap_mb")
-        ours, theirs = make(copy.deepcopy(net)), copy.deepcopy(net)
-        theirs = DistributedDataParallel(theirs, bucket_cap_mb=cap)
-        for _ in range(4):
-            x, y = ddp.batch()
-            pairs = zip(ddp.step(ours, x, y), ddp.step(theirs, x, y))
-            far.append(max((a - b).abs().max().item() for a, b in pairs))
-    return max(far)
 
 
 def sums_are_right():
@@ -92,13 +72,13 @@ def uneven_batchnorm():
 
 
 def parts_on_three_ranks():
-    return same_as_ddp(), sums_are_right(), uneven_batchnorm()
+    return sums_are_right(), uneven_batchnorm()
 
 
 @pytest.mark.slow
 def test_on_three_ranks_they_compute_what_pytorch_computes():
-    for gradients, sums, uneven in common.on_ranks(3, parts_on_three_ranks):
-        assert gradients < 1e-6 and sums and uneven < 1e-10
+    for sums, uneven in common.on_ranks(3, parts_on_three_ranks):
+        assert sums and uneven < 1e-10
 
 
 @given(images=st.integers(1, 60), ranks=st.integers(1, 9))
