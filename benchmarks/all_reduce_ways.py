@@ -4,8 +4,7 @@ Twice: on one machine, where bytes travel through memory, and on four nodes (nam
 05_multinode/rehearsal/hosts.py), whose cables carry 100 Mb/s in either direction. The ways are
 those of 05_multinode/from_scratch.py and take turns. A sum has arrived when the last rank has it.
 Of each round's repeats the median is kept, of the rounds the quickest: whatever else a machine does
-makes a sum take longer, never shorter. Then gloo on two ranks, likewise. The second half needs
-Linux and root.
+makes a sum take longer, never shorter. The second half needs Linux and root.
 
     sudo env "PATH=$PATH" python -m benchmarks.all_reduce_ways
 """
@@ -16,7 +15,6 @@ import os
 import subprocess
 import sys
 import time
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -97,31 +95,27 @@ def result_of(processes: list[subprocess.Popen]) -> dict:
 
 
 def run_rank(rounds: int) -> None:
-    """One of the four; rank 0 prints {"ways": {way: {bytes: ms}}, "two": {"gloo": {bytes: ms}}}."""
+    """One of the four; rank 0 prints {"ways": {way: {bytes: ms}}}."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    pair = dist.new_group([0, 1])
-    found = {"ways": sweep({"gloo": dist.all_reduce} | from_scratch.WAYS, rounds, None)}
-    if dist.get_rank() < 2:
-        found["two"] = sweep({"gloo": partial(dist.all_reduce, group=pair)}, rounds, pair)
-    dist.barrier()
+    found = {"ways": sweep({"gloo": dist.all_reduce} | from_scratch.WAYS, rounds)}
     if dist.get_rank() == 0:
         print(json.dumps(found))
     dist.destroy_process_group()
 
 
-def sweep(ways: dict, rounds: int, group: dist.ProcessGroup | None) -> dict:
+def sweep(ways: dict, rounds: int) -> dict:
     """-> {way: {bytes: milliseconds}}"""
     found = {way: {size: float("inf") for size in BYTES} for way in ways}
     for _ in range(rounds):
         for size in BYTES:
             repeats = 20 if size < 2**17 else 5
-            for way, seconds in times(ways, size // 4, repeats, group).items():
+            for way, seconds in times(ways, size // 4, repeats).items():
                 found[way][size] = min(found[way][size], round(1000 * seconds, 4))
     return found
 
 
-def times(ways: dict, length: int, repeats: int, group) -> dict[str, float]:
+def times(ways: dict, length: int, repeats: int) -> dict[str, float]:
     """Median seconds until the last rank has the sum of vectors [length], in turn.
 
     A rank that has sent its last bytes is done when the system has taken them, long before a slow
@@ -130,14 +124,14 @@ def times(ways: dict, length: int, repeats: int, group) -> dict[str, float]:
     tensor, seconds = torch.zeros(length), {way: [] for way in ways}
     for _ in range(repeats):
         for way, function in ways.items():
-            dist.barrier(group)
+            dist.barrier()
             started = time.perf_counter()
             function(tensor)
             seconds[way].append(time.perf_counter() - started)
     found = {}
     for way, taken in seconds.items():
         last = torch.tensor(taken[1:], dtype=torch.float64)  # the first one warms up
-        dist.all_reduce(last, dist.ReduceOp.MAX, group)
+        dist.all_reduce(last, dist.ReduceOp.MAX)
         found[way] = last.median().item()
     return found
 

@@ -30,7 +30,6 @@ RULES = {  # name -> rule, and whether the rate begins at the base rate and warm
     "linear, warm-up": ("linear", True),
     "linear, no warm-up": ("linear", False),
 }
-COLORS = dict(zip(RULES, ("#009E73", "#0072B2", "#D55E00", "#E69F00")))  # Okabe and Ito's
 OTHER_RATES = (0.25, 0.5, 2, 4)  # times the base rate
 TITLES = {"sgd": "SGD with momentum", "adam": "Adam"}
 
@@ -54,9 +53,6 @@ def main() -> None:
         "settings": measure(args),
     }
     common.show(args, "batch_size", results, report)
-    if args.results:
-        path = args.results / "batch_size.png"
-        common.write_whole(path, lambda temp: temp.write_bytes(draw(results)))
 
 
 # ---------------------------------------------------------------- training
@@ -171,45 +167,6 @@ def finding(results: dict, optimizer: str) -> str:
             reached = BASE * factor
         parts.append(f"{rule}: {reached}")
     return f"Largest batch as accurate as the smallest: {'; '.join(parts)}"
-
-
-def draw(results: dict) -> bytes:
-    """A PNG with a panel per optimizer."""
-    from matplotlib import rc_context  # here: the processes that train can do without it
-    from matplotlib.figure import Figure
-
-    from tools.pictures import INK, png
-
-    figure = Figure(figsize=(9, 4.4), layout="constrained")  # inches
-    with rc_context(INK):
-        draw_panels(figure, results)
-    return png(figure, dpi=120)
-
-
-def draw_panels(figure, results: dict) -> None:
-    """The test error over the batch, a line per rule, bars for the seeds."""
-    for axes, (optimizer, title) in zip(figure.subplots(1, 2, sharey=True), TITLES.items()):
-        for rule in rules_of(optimizer):
-            factors = factors_of(results)
-            found = [accuracies(results, optimizer, rule, factor) for factor in factors]
-            errors = [[100 * (1 - value) for value in values] for values in found]
-            means = [statistics.mean(values) for values in errors]
-            low = [mean - min(values) for mean, values in zip(means, errors)]
-            high = [max(values) - mean for mean, values in zip(means, errors)]
-            batches = [BASE * factor for factor in factors]
-            style = {"color": COLORS[rule], "capsize": 4, "label": rule}
-            axes.errorbar(batches, means, [low, high], fmt="o-", **style)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(batches, [str(batch) for batch in batches])
-        ticks = (1, 2, 5, 10, 20, 50, 100)
-        axes.set_yticks(ticks, [str(tick) for tick in ticks])
-        axes.minorticks_off()
-        axes.set_xlabel("images per step", fontsize=11)
-        axes.set_title(f"{title}, {example.RATES[optimizer]:g} for {BASE} images", loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=10)
-    figure.axes[0].set_ylabel("test error in % (log scale)", fontsize=11)
 
 
 if __name__ == "__main__":

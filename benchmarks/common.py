@@ -127,6 +127,12 @@ class WiderNet(stage1.ConvNet):
         self.linear = nn.Linear(7 * 7 * 32 * width, 10)
 
 
+def wider_net(width: int) -> WiderNet:
+    """The ConvNet, the same every time, with so many times its channels."""
+    torch.manual_seed(0)
+    return WiderNet(width).to(memory_format=torch.channels_last)
+
+
 def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
     """-> the stages' optimizer and schedule, for a loop that steps both.
 
@@ -210,7 +216,7 @@ def flags(docstring: str, **numbers: float) -> argparse.ArgumentParser:
     for name, default in numbers.items():
         flag, text = f"--{name.replace('_', '-')}", f"{HELP[name]} ({default})"
         parser.add_argument(flag, type=type(default), default=default, help=text)
-    parser.add_argument("--results", type=Path, metavar="FOLDER", help="for figures and pictures")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="for the figures")
     return parser
 
 
@@ -270,23 +276,8 @@ def deciles(numbers: Sequence[float], form: str = ".2f") -> str:
     return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
 
-def show(args, name: str, results: dict, report: Callable[[dict], str], indent=1) -> None:
+def show(args, name: str, results: dict, report: Callable[[dict], str]) -> None:
     """Print the report of the results; with --results FOLDER write them there, as NAME.json."""
     print(report(results))
     if args.results:
-        write_json(args.results / f"{name}.json", results, indent)
-
-
-def write_json(path: Path, results: dict, indent: int | None = 1) -> None:
-    """Write results, of plain Python types, as JSON. Other types raise TypeError."""
-    write_whole(path, lambda temp: temp.write_text(json.dumps(results, indent=indent)))
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Call write with a temporary path, then rename: path never holds half a file."""
-    temp = path.with_name(f"{path.name}.tmp")
-    try:
-        write(temp)
-        os.replace(temp, path)
-    finally:
-        temp.unlink(missing_ok=True)
+        (args.results / f"{name}.json").write_text(json.dumps(results, indent=1))

@@ -3,7 +3,7 @@
 First the records: the stages three times in turns, some other settings, what the notebooks quote,
 the player's recordings. Then the pages: a shell block under the line <!-- measured --> is run, and
 the block after it is replaced by what it prints; a stage's page gets the lines of the run nearest
-to the median. Pictures and figures of benchmarks go to benchmarks/results. So the pages show the
+to the median. Figures of benchmarks also go to benchmarks/results. So the pages show the
 machine they were last run on, and `git diff` shows how yours differs from ours.
 
     python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour

@@ -62,9 +62,8 @@ def sweep_on_rank(steps: int) -> dict[tuple, float]:
 
 def step_seconds(settings: dict, steps: int) -> float:
     """Mean seconds of a step under the settings on this rank."""
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = common.WiderNet(settings["width"]).to(memory_format=torch.channels_last)
+    model = common.wider_net(settings["width"])
     optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
     others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, "off")
     if dist.get_world_size() > 1:

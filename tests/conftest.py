@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,16 +35,12 @@ ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs what only Linux has")
 ENDLESS = "--epochs 100000 --batch-size 240 --lr 0.001 --device cpu"
-# A background job of a non-interactive shell ignores SIGINT, and so would what it starts.
-INTERRUPTED = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
 WHY_NOT = hosts.missing()
 NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 BROWSER = shutil.which("chromium"), shutil.which("chromedriver")
-NEEDS_BROWSER = pytest.mark.skipif(
-    None in BROWSER, reason="apt-get install chromium chromium-driver"
-)
+NEEDS_BROWSER = pytest.mark.skipif(None in BROWSER, reason="apt-get install chromium-driver")
 
 
 def files(ending):
@@ -129,7 +124,8 @@ class Reader:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=INTERRUPTED,
+            # A background job of a shell ignores SIGINT, and so would what it starts.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         process.mark = mark
         return process
@@ -329,26 +325,21 @@ def trained(tmp_path_factory, small_data):
 # ---------------------------------------------------------------- what a test costs
 
 
-def processor_seconds():
-    """Of this process, and of the children that it has waited for."""
-    return sum(os.times()[:4])
-
-
-BEGAN = pytest.StashKey()
+BEGAN = pytest.StashKey()  # processor seconds of this process and the children it has waited for
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    item.stash[BEGAN] = processor_seconds()
+    item.stash[BEGAN] = sum(os.times()[:4])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item):
-    item.user_properties.append(("processor seconds", processor_seconds() - item.stash[BEGAN]))
+    item.user_properties.append(("processor seconds", sum(os.times()[:4]) - item.stash[BEGAN]))
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Name the quick tests that compute for more than 5 seconds, and what was skipped and why."""
+    """Name the quick tests that compute for more than 5 seconds."""
     costs, promises = {}, (ROOT / "CONTRIBUTING.md").read_text()
     for report in terminalreporter.stats.get("", []):  # setups and teardowns that went well
         if report.when == "teardown" and "slow" not in report.keywords:
@@ -357,6 +348,3 @@ def pytest_terminal_summary(terminalreporter):
         name = test.removeprefix("tests/").partition("[")[0]
         if seconds > 5 and f"`{name}`" not in promises:
             terminalreporter.write_line(f"computed for {seconds:.0f} s, mark it slow: {test}")
-    skipped = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
-    for reason, count in skipped.most_common():
-        terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")

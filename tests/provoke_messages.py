@@ -23,10 +23,9 @@ import torch
 import torch._dynamo  # DDP imports it: once here, not once in each rank
 import torch.distributed as dist
 import torch.nn as nn
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = {}  # name -> (function, number of ranks or 0 without a process group, seconds of timeout)
@@ -109,7 +108,8 @@ def local_rank_argument():
 
 @launches
 def threads_of_torchrun():
-    shell("torchrun --standalone --nproc-per-node 2 --no-python sh -c 'echo $OMP_NUM_THREADS'")
+    show = "--no-python sh -c 'echo threads:$OMP_NUM_THREADS:'"
+    shell(f"for n in 1 2; do torchrun --standalone --nproc-per-node $n {show}; done")
 
 
 # ---------------------------------------------------------------- rendezvous
@@ -191,22 +191,6 @@ def evaluation_on_rank_0(rank):
             call("ddp_model.module(x) with BatchNorm", with_buffers.module, x)
             call("ddp_model(x) with BatchNorm", with_buffers, x)
     else:
-        asleep(rank)
-
-
-@one_waits
-def unequal_batches(rank):
-    model = DistributedDataParallel(nn.Linear(2, 1))
-    batches = 3 if rank == 0 else 2
-
-    def epoch():
-        for _ in range(batches):
-            model(torch.ones(4, 2)).mean().backward()
-
-    with Join([model]):
-        call(f"rank {rank}: {batches} batches with Join", epoch)
-    call(f"rank {rank}: {batches} batches without Join", epoch)
-    if rank == 1:
         asleep(rank)
 
 
@@ -349,97 +333,6 @@ def device_ids_on_cpu(rank):
 # ---------------------------------------------------------------- wrong without a message
 
 
-@alone
-def no_set_epoch():
-    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
-    print("without set_epoch:", *[list(sampler) for epoch in range(3)])
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        print(f"set_epoch({epoch}):", list(sampler))
-
-
-@alone
-def padded_evaluation():
-    right = torch.ones(10)
-    right[9] = 0
-    padded, dropped = (
-        torch.cat([right[list(shard(10, rank, drop))] for rank in range(4)]) for drop in (0, 1)
-    )
-    print(f"true accuracy {right.mean():.1%}, padded {padded.mean():.1%}")
-    print(f"drop_last {dropped.mean():.1%}, padded count / 10 images {padded.sum() / 10:.0%}")
-    for ranks in (2, 3, 4, 7, 8):
-        total = sum(len(DistributedSampler(range(10_000), ranks, rank)) for rank in range(ranks))
-        print(f"10,000 test images on {ranks} ranks: {total:,} counted")
-
-
-def shard(images, rank, drop):
-    return DistributedSampler(range(images), 4, rank, shuffle=False, drop_last=bool(drop))
-
-
-@two_ranks
-def mean_of_means(rank):
-    losses = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0] if rank == 0 else [0.0, 1.0])
-    mean = losses.mean()
-    dist.all_reduce(mean, dist.ReduceOp.AVG)
-    total = torch.tensor([losses.sum(), len(losses)])
-    dist.all_reduce(total)
-    if rank == 0:
-        print(f"rank 0 alone: {losses.mean():.3f}, mean of the means: {mean:.3f}", end=", ")
-        print(f"sum / count: {total[0] / total[1]:.3f}")
-
-
-@two_ranks
-def same_random_numbers(rank):
-    torch.manual_seed(42)
-    print_of_all(rank, "manual_seed(42)", torch.rand(1))
-    torch.manual_seed(42 + rank)
-    print_of_all(rank, "manual_seed(42 + rank)", torch.rand(1))
-
-
-@two_ranks
-def past_the_wrapper(rank):
-    bare = nn.Linear(1, 1)
-    model = DistributedDataParallel(bare)
-    for name, function in (("model.module(x)", model.module), ("model(x)", model)):
-        bare.zero_grad()
-        function(torch.full((1, 1), 1.0 + rank)).sum().backward()
-        print_of_all(rank, f"gradient after {name}", bare.weight.grad.flatten())
-
-
-@two_ranks
-def unfrozen_later(rank):
-    bare = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
-    nn.init.ones_(bare[0].weight), nn.init.ones_(bare[1].weight)
-    bare[0].requires_grad_(False)
-    model = DistributedDataParallel(bare)
-    bare[0].requires_grad_(True)
-    model(torch.full((1, 1), 1.0 + rank)).sum().backward()
-    print_of_all(rank, "gradient of the layer unfrozen after wrapping", bare[0].weight.grad[0])
-    print_of_all(rank, "gradient of the other layer", bare[1].weight.grad[0])
-
-
-@alone
-def batch_per_rank():
-    data = TensorDataset(torch.arange(60_000))
-    for ranks in (1, 2, 4):
-        sampler = DistributedSampler(data, ranks, 0)
-        steps = len(DataLoader(data, batch_size=32, sampler=sampler))
-        print(f"batch_size=32 on {ranks} rank(s): {32 * ranks} images per step, {steps} steps")
-
-
-@alone
-def clipped_while_scaled():
-    weight = nn.Parameter(torch.ones(3))
-    optimizer, scaler = torch.optim.SGD([weight], lr=0.1), torch.amp.GradScaler("cpu")
-    for unscale in (False, True):
-        optimizer.zero_grad()
-        scaler.scale((3 * weight).sum()).backward()
-        if unscale:
-            scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_([weight], 1.0)
-        print(f"unscale_ before: {unscale}, norm that clip_grad_norm_ sees: {norm:.1f}")
-
-
 # ---------------------------------------------------------------- checkpoints
 
 
@@ -526,26 +419,6 @@ def worker_bus_error():
     next(iter(DataLoader(Deadly(signal.SIGBUS), num_workers=1)))
 
 
-class Noise(torch.utils.data.Dataset):
-    """Draws from a generator that it carries along."""
-
-    def __init__(self):
-        self.random = torch.Generator().manual_seed(0)
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        own = torch.randint(1000, (1,), generator=self.random).item()
-        return get_worker_info().id, own, torch.randint(1000, (1,)).item()
-
-
-@alone
-def generator_in_the_dataset():
-    for worker, own, default in DataLoader(Noise(), num_workers=2, batch_size=None):
-        print(f"worker {worker}: generator of the dataset {own}, default generator {default}")
-
-
 @alone
 def open_files():
     import resource  # not on Windows
@@ -608,14 +481,6 @@ def call(what, function, *args):
 def asleep(rank):
     """Stay alive and call nothing until the other rank has ended."""
     dist.FileStore(os.environ["STORE"] + "-ended", 2).wait([str(1 - rank)], timedelta(seconds=90))
-
-
-def print_of_all(rank, what, tensor):
-    """Rank 0 prints the number of each rank."""
-    every = [torch.zeros(1) for _ in range(2)]
-    dist.all_gather(every, tensor.detach())
-    if rank == 0:
-        print(f"{what}: rank 0: {every[0].item():.2f} rank 1: {every[1].item():.2f}")
 
 
 def fork(function, *args):

@@ -63,10 +63,8 @@ SHORT = {  # flags with which it takes seconds
     "frameworks": "--batch-size 4 --rounds 2 --steps 2",
     "limit": "--batch-size 4 --rounds 2 --steps 2",
     "loaders": "--data {data} --rounds 1",
-    "overlap": "--rounds 2 --batch-size 12",
     "scaling": "--ranks 2 --rounds 2 --steps 2",
     "single_process": "--data {data} --epochs 1",
-    "timeline": "--rounds 2 --steps 2 --batch-size 12 --width 2 --traces traces",
 }
 RESULTS = common.ROOT / "benchmarks/results"
 ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads"}  # notebooks show these
@@ -77,7 +75,7 @@ def module_of(name):
     if name == "frameworks":
         pytest.importorskip("accelerate")
         pytest.importorskip("lightning_fabric")
-    name = {"buckets": "timeline", "limit-120": "limit", "limit-240": "limit"}.get(name, name)
+    name = {"limit-120": "limit", "limit-240": "limit"}.get(name, name)
     return importlib.import_module(f"benchmarks.{name}")
 
 
@@ -111,7 +109,7 @@ def test_the_page_shows_the_report_of_the_committed_results(name):
 )
 def test_a_killed_process_ends_the_run_and_leaves_none_behind(reader, whose, stop, code):
     """So it is in every benchmark that starts its ranks by on_ranks."""
-    process = reader.start("python -m benchmarks.timeline --rounds 1000")
+    process = reader.start("python -m benchmarks.limit --rounds 1000")
     wait_for(lambda: len(ranks_of(process)) == 2)
     os.kill(ranks_of(process)[0] if whose == "rank" else process.pid, stop)
     result = reader.finish(process)

@@ -1,86 +1,146 @@
-"""The statements on docs/corrections.md: each row is computed here."""
+"""The statements on docs/corrections.md: what no other script or test shows is computed here."""
 
 import json
-import os
 import random
 import re
-import signal
 import statistics
-import subprocess
 import sys
+import time
 
 import pytest
 import torch
-import torch.multiprocessing as mp
-import two_ranks
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
 from conftest import ROOT
+from test_messages import KINDS
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from benchmarks.common import on_ranks
 from tools import records as compare
 
 PAGE = (ROOT / "docs/corrections.md").read_text()
 
 
+# ---------------------------------------------------------------- what two ranks do
+
+X = torch.arange(24, dtype=torch.float64).reshape(8, 3).sin()  # a batch of both ranks together
+Y = X.sum(1, keepdim=True).cos()
+
+
+def linear(**options):
+    torch.manual_seed(0)
+    return DistributedDataParallel(nn.Linear(3, 1).double(), **options)
+
+
+def gradient(model, x, y):
+    model.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).tolist()
+
+
+def without_a_barrier(rank):
+    if rank == 1:
+        time.sleep(0.5)
+    number = torch.tensor(1.0 + rank)
+    dist.all_reduce(number)
+    return number.item()
+
+
+def reduce(rank):
+    number = torch.tensor(1.0 + rank)
+    dist.reduce(number, dst=0)
+    return number.item()
+
+
+def only_rank_0_steps(rank):
+    ddp_model = linear()
+    optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1)
+    before = gradient(ddp_model, X[rank::2], Y[rank::2])
+    if rank == 0:
+        optimizer.step()
+    return before
+
+
+def two_losses(rank):
+    """-> the gradient after two backward passes, by the order of the passes"""
+    x = X[rank::2]
+
+    def one_forward(ddp_model):
+        output = ddp_model(x)
+        output.square().mean().backward(retain_graph=True)
+        output.abs().mean().backward()
+
+    def forwards_first(ddp_model):
+        outputs = ddp_model(x), ddp_model(x)
+        outputs[0].square().mean().backward()
+        outputs[1].abs().mean().backward()
+
+    def in_turn(ddp_model):
+        ddp_model(x).square().mean().backward()
+        ddp_model(x).abs().mean().backward()
+
+    def sum_of_losses(ddp_model):
+        output = ddp_model(x)
+        (output.square().mean() + output.abs().mean()).backward()
+
+    found = {}
+    for way in (one_forward, forwards_first, in_turn, sum_of_losses):
+        ddp_model = linear()
+        way(ddp_model)
+        found[way.__name__] = ddp_model.module.weight.grad.flatten().tolist()
+    return found
+
+
+def buckets(rank):
+    """-> the megabytes of each bucket, in the first and in the third step"""
+    found = {}
+    for name, options in {"default": {}, "bucket_cap_mb=25": {"bucket_cap_mb": 25}}.items():
+        model = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(6)))
+        ddp_model = DistributedDataParallel(model, **options)
+        sizes = []
+        ddp_model.register_comm_hook(sizes, sizes_of_buckets)
+        for _ in range(3):
+            sizes.append([])
+            ddp_model(torch.ones(1, 512)).sum().backward()
+        found[name] = sizes[0], sizes[2]
+    return found
+
+
+def sizes_of_buckets(sizes, bucket):
+    sizes[-1].append(bucket.buffer().numel() * 4 / 2**20)
+    reduced = dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future()
+    return reduced.then(lambda future: future.value()[0])
+
+
+def unused_parameters(rank):
+    found = {}
+    for flag in (False, True):
+        ddp_model = linear(find_unused_parameters=flag)
+        for _ in range(3):
+            gradient(ddp_model, X, Y)
+        found[flag] = ddp_model._get_ddp_logging_data()["has_rebuilt_buckets"]
+    return found
+
+
+def experiments():
+    """On a rank -> {name: what it found}"""
+    functions = (without_a_barrier, reduce, only_rank_0_steps, two_losses, buckets)
+    functions += (unused_parameters,)
+    return {function.__name__: function(dist.get_rank()) for function in functions}
+
+
 @pytest.fixture(scope="module", params=[pytest.param("two ranks", marks=pytest.mark.slow)])
-def found(tmp_path_factory):
-    """{experiment: {rank: what it found}}: both ranks do all experiments, one after the other."""
-    context = mp.get_context("spawn")
-    results = context.Queue()
-    file = str(tmp_path_factory.mktemp("ranks") / "store")
-    ranks = [
-        context.Process(target=two_ranks.run, args=(rank, file, results), daemon=True)
-        for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    table = {name: {} for name in two_ranks.EXPERIMENTS}
-    try:
-        for _ in range(2 * len(table) - 1):  # rank 1 does not survive the last one
-            rank, name, value = results.get(timeout=120)
-            table[name][rank] = value
-    finally:
-        for process in ranks:
-            process.kill()
-            process.join()
-    return table
-
-
-def test_a_test_on_rank_0_alone_is_what_waits(found):
-    assert found["all_ranks_test"] == {rank: ("passed", [9, 10]) for rank in range(2)}
-    assert "Timed out" in found["only_rank_0_tests"][0]
-
-
-def test_the_wrapper_communicates_in_forward_the_bare_model_does_not(found):
-    bare, wrapper = found["only_rank_0_calls_the_wrapper"][0]
-    assert bare == "passed" and wrapper != "passed"
-
-
-def test_ddp_broadcasts_the_weights_of_rank_0_whatever_the_seeds(found):
-    (mine, after), (other, after_other) = found["seeds"][0], found["seeds"][1]
-    assert mine != other and after == after_other == mine
-
-
-def test_ddp_averages_gradients(found):
-    for by_rank in (found["gradients"][0], found["gradients"][1]):
-        assert by_rank["mean"] == pytest.approx(by_rank["whole"], rel=1e-12)
-        assert [2 * g for g in by_rank["sum"]] == pytest.approx(by_rank["whole, sum"], rel=1e-12)
-        assert by_rank["uneven"] != pytest.approx(by_rank["whole"], rel=1e-2)
-        assert by_rank["uneven, weighted"] == pytest.approx(by_rank["whole"], rel=1e-12)
+def found():
+    """{experiment: {rank: what it found}}"""
+    ranks = on_ranks(2, experiments)
+    return {name: {rank: own[name] for rank, own in enumerate(ranks)} for name in ranks[0]}
 
 
 def test_the_step_of_the_optimizer_does_not_communicate(found):
     assert found["only_rank_0_steps"][0] == found["only_rank_0_steps"][1], "equal before the step"
     assert len(found["only_rank_0_steps"]) == 2, "and rank 0 could step alone"
-
-
-def test_the_same_rate_for_the_same_batch(found):
-    assert max(found["same_rate"].values()) < 1e-14
-
-
-def test_no_sync_has_to_cover_the_forward_pass(found):
-    first, second = found["no_sync"][0], found["no_sync"][1]
-    assert first["forward and backward"] != second["forward and backward"], "not averaged"
-    assert first["backward only"] == second["backward only"], "averaged all the same"
 
 
 def test_a_second_backward_of_one_forward_is_not_averaged(found):
@@ -99,10 +159,6 @@ def test_reduce_leaves_the_sum_on_one_rank(found):
     assert found["reduce"][0] == 3.0 and found["reduce"][1] != 3.0
 
 
-def test_collectives_in_another_order_may_end_with_wrong_numbers(found):
-    assert found["another_order"] == {0: (11.0, 11.0), 1: (11.0, 11.0)}
-
-
 def test_the_buckets_of_the_first_step_are_not_those_of_the_others(found):
     for by_rank in (found["buckets"][0], found["buckets"][1]):
         assert by_rank["default"] == ([6.0], [1.0, 5.0])
@@ -113,30 +169,11 @@ def test_buckets_are_not_rebuilt_where_unused_parameters_are_looked_for(found):
     assert found["unused_parameters"][0] == {False: 1, True: 0}
 
 
-def test_the_statistics_of_batchnorm_are_those_of_rank_0(found):
-    assert found["batchnorm"] == {0: (0.0, 0.0), 1: (10.0, 0.0)}, "the mean of all data is 5"
-
-
-def test_the_scalers_of_all_ranks_skip_the_same_step(found):
-    first, second = found["scalers"][0], found["scalers"][1]
-    assert first == second
-    assert [scale for scale, _ in first] == [4.0, 4.0] and first[0][1] != first[1][1]
-
-
-def test_a_rank_that_dies_is_noticed_before_the_timeout(found):
-    assert found["a_rank_dies"][0] != "passed" and "Timed out" not in found["a_rank_dies"][0]
-
-
 def test_averages_of_averages():
     correct, size = [5, 2], [6, 4]  # on two ranks
     means = statistics.mean(c / n for c, n in zip(correct, size))
     assert (f"{means:.3f}", f"{sum(correct) / sum(size):.3f}") == ("0.667", "0.700")
     assert "0.667" in PAGE and "0.700" in PAGE
-
-
-def test_a_shard_is_not_a_block():
-    shards = [list(DistributedSampler(range(8), 2, rank, shuffle=False)) for rank in range(2)]
-    assert shards == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 def test_what_fp16_loses():
@@ -201,53 +238,12 @@ def test_the_figures_of_the_demo():
     assert "5,625" in PAGE and "2,814" in PAGE
 
 
-def launched(*command, **env):
-    """-> what a launcher and its ranks print on stdout, and the launcher's stderr"""
-    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | env
-    result = subprocess.run(
-        [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=120
-    )
-    return result.stdout, result.stderr
-
-
-@pytest.mark.slow
-def test_threads_that_torchrun_sets():
-    show = ["--no-python", "sh", "-c", "echo threads:$OMP_NUM_THREADS:"]
-    for ranks, expected in ((1, ["threads::"]), (2, ["threads:1:"] * 2)):
-        out, err = launched(
-            "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *show
-        )
-        assert re.findall(r"threads:.*", out) == expected, err
-
-
-@pytest.mark.slow
-def test_detail_crashes_ddp_on_gloo(tmp_path):
-    script = tmp_path / "wrap.py"
-    script.write_text(
-        "import torch, torch.distributed as dist, torch.distributed.nn\n"
-        "from torch.nn.parallel import DistributedDataParallel\n"
-        "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
-        "DistributedDataParallel(torch.nn.Linear(1, 1))\n"
-    )
-    env = os.environ | {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-    result = subprocess.run([sys.executable, script], env=env, capture_output=True, timeout=120)
-    assert result.returncode == -signal.SIGSEGV, result
-
-
-def test_the_old_launcher_passes_a_flag(tmp_path):
-    script = tmp_path / "old.py"
-    script.write_text(
-        "import argparse\nparser = argparse.ArgumentParser()\n"
-        "parser.add_argument('--local_rank', type=int)\nparser.parse_args()\n"
-    )
-    _, err = launched("torch.distributed.launch", "--nproc-per-node=1", str(script))
-    assert "unrecognized arguments: --local-rank=0" in err and "FutureWarning" in err
-
-
-def test_every_row_names_a_test_that_is_there():
-    tests = set(
-        re.findall(r"^def (test_\w+)", (ROOT / "tests/test_corrections.py").read_text(), re.M)
-    )
+def test_every_row_names_a_proof_that_is_there():
+    """A test, or a case of provoke_messages.py, which test_messages.py runs."""
+    files = (path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    tests = {name for text in files for name in re.findall(r"^def (test_\w+)", text, re.M)}
     named = set(re.findall(r"`(test_\w+)`", PAGE))
-    assert named and named <= tests
-    assert tests - named == {"test_every_row_names_a_test_that_is_there"}
+    assert named <= tests
+    here = re.findall(r"^def (test_\w+)", (ROOT / "tests/test_corrections.py").read_text(), re.M)
+    assert set(here) - named == {"test_every_row_names_a_proof_that_is_there"}
+    assert set(re.findall(r"provoke_messages.py (\w+)`", PAGE)) <= set(KINDS)

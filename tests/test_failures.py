@@ -31,49 +31,34 @@ def test_a_killed_rank_ends_the_run(reader, stage, which):
 
 
 @SLOW
-@pytest.mark.parametrize("stage", ["03_ddp_spawn", "04_ddp_torchrun"])
-def test_ctrl_c_ends_every_process(reader, stage):
-    """At a terminal the interrupt reaches the parent, all ranks, and their DataLoader workers."""
-    (process,) = reader.start_stage(stage, f"{ENDLESS} --workers 1")
-    wait_for_line(process)
-    os.killpg(process.pid, signal.SIGINT)
-    result = reader.finish(process)
-    assert result.code != 0
-    assert "KeyboardInterrupt" in result.err or "SignalException" in result.err, result
-
-
-@SLOW
-def test_ctrl_c_while_the_ranks_start(reader):
-    (process,) = reader.start_stage("03_ddp_spawn", ENDLESS)
-    wait_for(lambda: len(ranks_of(process)) == 2)
-    os.killpg(process.pid, signal.SIGINT)
-    assert reader.finish(process).code != 0
-
-
-@SLOW
 @pytest.mark.parametrize(
-    ("stage", "stop"),
+    ("stage", "when", "send", "number"),
     [
-        ("03_ddp_spawn", signal.SIGINT),
-        ("03_ddp_spawn", signal.SIGTERM),
-        ("04_ddp_torchrun", signal.SIGTERM),
+        ("03_ddp_spawn", "training", "killpg", signal.SIGINT),
+        ("04_ddp_torchrun", "training", "killpg", signal.SIGINT),
+        ("03_ddp_spawn", "starting", "killpg", signal.SIGINT),
+        ("03_ddp_spawn", "training", "kill", signal.SIGINT),
+        ("03_ddp_spawn", "training", "kill", signal.SIGTERM),
+        ("04_ddp_torchrun", "training", "kill", signal.SIGTERM),
+        ("03_ddp_spawn", "starting", "kill", signal.SIGKILL),
+        ("03_ddp_spawn", "starting", "kill", signal.SIGTERM),
     ],
 )
-def test_a_parent_that_is_stopped_alone_takes_its_ranks_along(reader, stage, stop):
+def test_a_parent_that_is_stopped_takes_its_ranks_along(reader, stage, when, send, number):
+    """killpg: as Ctrl-C at a terminal, which reaches the ranks and their loader workers, too.
+
+    PyTorch has ranks told of their parent's end, but not before they have imported PyTorch.
+    """
     (process,) = reader.start_stage(stage, f"{ENDLESS} --workers 1")
-    wait_for_line(process)
-    os.kill(process.pid, stop)
-    assert reader.finish(process).code != 0
-
-
-@SLOW
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
-def test_a_parent_that_ends_while_its_ranks_start_takes_them_along(reader, stop):
-    """PyTorch has ranks told of their parent's end, but not before they have imported PyTorch."""
-    (process,) = reader.start_stage("03_ddp_spawn", ENDLESS)
-    wait_for(lambda: len(ranks_of(process)) == 2)
-    os.kill(process.pid, stop)
-    assert reader.finish(process).code != 0
+    if when == "starting":
+        wait_for(lambda: len(ranks_of(process)) == 2)
+    else:
+        wait_for_line(process)
+    getattr(os, send)(process.pid, number)
+    result = reader.finish(process)
+    assert result.code != 0
+    if (when, send) == ("training", "killpg"):
+        assert "KeyboardInterrupt" in result.err or "SignalException" in result.err, result
 
 
 @SLOW

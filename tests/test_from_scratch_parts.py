@@ -1,8 +1,6 @@
 """The functions of the from_scratch.py files on sizes and ranks that their own proofs leave out."""
 
-import copy
 import importlib
-from functools import partial
 
 import pytest
 import torch
@@ -10,10 +8,8 @@ import torch.distributed as dist
 import torch.nn as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.parallel import DistributedDataParallel
 
 threads = importlib.import_module("02_dp.from_scratch")
-ddp = importlib.import_module("03_ddp_spawn.from_scratch")
 batchnorm = importlib.import_module("03_ddp_spawn.batchnorm")
 seeds = importlib.import_module("03_ddp_spawn.shards_and_seeds")
 ring = importlib.import_module("05_multinode.from_scratch")
@@ -42,40 +38,6 @@ def test_an_error_on_a_thread_reaches_the_caller():
 
 
 # ---------------------------------------------------------------- 03
-
-
-@given(
-    sizes=st.lists(st.integers(1, 100), min_size=1, max_size=30),
-    first=st.integers(1, 200),
-    cap=st.integers(1, 200),
-)
-@FEW
-def test_buckets_are_closed_when_they_have_reached_their_cap(sizes, first, cap):
-    order = list(reversed(range(len(sizes))))
-    buckets = ddp.assign(order, sizes, first, cap)
-    assert [index for bucket in buckets for index in bucket] == order
-    for number, bucket in enumerate(buckets):
-        limit = first if number == 0 else cap
-        without_last = sum(sizes[index] for index in bucket[:-1])
-        assert bucket and without_last < limit
-        if bucket is not buckets[-1]:
-            assert without_last + sizes[bucket[-1]] >= limit
-
-
-def same_as_ddp():
-    """-> largest difference of gradients to DDP's in 4 steps: in buckets of two caps, naive."""
-    torch.manual_seed(dist.get_rank())
-    net = nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
-    far = []
-    for make in (ddp.BucketedDDP, partial(ddp.BucketedDDP, bucket_cap_mb=0.01), ddp.NaiveDDP):
-        cap = getattr(make, "keywords", {}).get("bucket_cap_mb")
-        ours, theirs = make(copy.deepcopy(net)), copy.deepcopy(net)
-        theirs = DistributedDataParallel(theirs, bucket_cap_mb=cap)
-        for _ in range(4):
-            x, y = ddp.batch()
-            pairs = zip(ddp.step(ours, x, y), ddp.step(theirs, x, y))
-            far.append(max((a - b).abs().max().item() for a, b in pairs))
-    return max(far)
 
 
 def sums_are_right():
@@ -110,13 +72,13 @@ def uneven_batchnorm():
 
 
 def parts_on_three_ranks():
-    return same_as_ddp(), sums_are_right(), uneven_batchnorm()
+    return sums_are_right(), uneven_batchnorm()
 
 
 @pytest.mark.slow
 def test_on_three_ranks_they_compute_what_pytorch_computes():
-    for gradients, sums, uneven in common.on_ranks(3, parts_on_three_ranks):
-        assert gradients < 1e-6 and sums and uneven < 1e-10
+    for sums, uneven in common.on_ranks(3, parts_on_three_ranks):
+        assert sums and uneven < 1e-10
 
 
 @given(images=st.integers(1, 60), ranks=st.integers(1, 9))
@@ -142,25 +104,6 @@ def test_the_ring_ends_with_the_sum_everywhere(world_size, length):
     assert len(states) == 2 * (world_size - 1) + 1
     assert all(torch.equal(a, b) for a, b in zip(states[0], vectors))
     assert all(torch.equal(vector, sum(vectors)) for vector in states[-1])
-
-
-@given(world_size=RANKS, length=LENGTHS)
-@FEW
-def test_what_the_ring_sends(world_size, length):
-    cut = [c.stop - c.start for c in ring.chunks(length, world_size)]
-    assert sum(cut) == length and max(cut) - min(cut) <= 1
-    total = 0
-    for rank in range(world_size):
-        steps = ring.schedule(rank, world_size)
-        left = ring.schedule((rank - 1) % world_size, world_size)
-        assert [step.receive for step in steps] == [step.send for step in left]
-        for phase in ("reduce-scatter", "all-gather"):
-            sent = [step.send for step in steps if step.phase == phase]
-            assert len(sent) == len(set(sent)) == world_size - 1, "no chunk twice in a phase"
-        own = sum(cut[step.send] for step in steps)
-        assert abs(own - 2 * (world_size - 1) * length / world_size) <= max(2 * max(cut), 1)
-        total += own
-    assert total == 2 * (world_size - 1) * length
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="on a machine with two GPUs: make gpu")

@@ -133,42 +133,11 @@ def test_a_rank_that_is_killed_is_the_root_cause(reader):
     assert root_cause(result)[:2] == (1, -signal.SIGKILL), result
 
 
+@REAL
 @TWO_GPUS
 def test_of_a_rank_that_hangs_the_watchdog_ends_the_one_that_waits(reader):
     result = reader.run(f"{TWO} {FAULTY} 'hangs 0' {TRAIN} --timeout 10")
     assert root_cause(result)[:2] == (1, -signal.SIGABRT), result
-
-
-# On each rank: BatchNorm's mean over the images of all ranks, and the one over all images here.
-SYNCED = """
-import importlib, os, torch, torch.distributed as dist
-stage = importlib.import_module("03_ddp_spawn.train")
-device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-with stage.process_group(device, 60):
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)
-    plain, x = stage.ConvNet().to(device), torch.rand(12 * ranks, 1, 28, 28).to(device)
-    synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(stage.ConvNet().to(device))
-    synced.load_state_dict(plain.state_dict())
-    plain(x), synced(x[rank::ranks])
-    own, whole = synced.block2[1].running_var, plain.block2[1].running_var
-    every = [torch.empty_like(own) for _ in range(ranks)]
-    dist.all_gather(every, own)
-    print("equal", all(torch.equal(each, own) for each in every))
-    print("close", torch.allclose(own, whole, rtol=1e-2))
-"""
-
-
-@TWO_GPUS
-def test_sync_batchnorm_has_the_statistics_of_all_images_on_each_rank(reader):
-    (reader.folder / "synced.py").write_text(SYNCED)
-    result = reader.run(f"{ALL} synced.py", PYTHONPATH=path_with(reader.folder))
-    assert result.code == 0, result
-    assert [result.out.count(words) for words in ("equal True", "close True")] == [GPUS, GPUS]
-
-
-def path_with(folder):
-    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
 
 # Eight layers of 64 MiB: a bucket for each, all-reduced while backward computes the next.

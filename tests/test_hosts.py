@@ -3,16 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import NEEDS_HOSTS, NET, TEST_IMAGES, hosts, left, one_line, record_of, wait_for
+from conftest import NEEDS_HOSTS, NET, hosts, left, one_line, wait_for
 
 HOSTS = f"python 05_multinode/rehearsal/hosts.py --net {NET}"
-LISTEN = "import socket, time; s = socket.create_server(('', 5000)); print(s); time.sleep(60)"
-CONNECT = "import socket; socket.create_connection(('host1', 5000), timeout=5)"
 
 
 @pytest.fixture
@@ -34,40 +31,6 @@ def start_sleep(reader, net):
     process = reader.start(f"{HOSTS} with 2 -- sleep 1000")
     wait_for(lambda: "sleep" in commands(net, "host0") and "sleep" in commands(net, "host1"))
     return process
-
-
-@pytest.mark.slow
-@NEEDS_HOSTS
-def test_nodes_train_together(reader):
-    torchrun = "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d"
-    train = f"{torchrun} --rdzv-endpoint host0:29500 05_multinode/train.py -e 1 --device cpu"
-    result = reader.run(f'{HOSTS} with 2 -- sh -c "echo I am $(hostname); exec {train}"')
-    assert result.code == 0, result
-    _, record = record_of(reader.folder / "timings")
-    assert (record["hosts"], record["world_size"]) == (2, 2)
-    assert record["history"][0]["test"][1] == TEST_IMAGES
-    assert f"{record['host']} | 05_multinode: " in result.out
-    assert all(f"{name} | I am {name}\n" in result.out for name in ("host0", "host1"))
-    assert all(line.startswith(("host0 | ", "host1 | ")) for line in result.out.splitlines())
-    assert not left()
-
-
-@NEEDS_HOSTS
-def test_a_node_that_is_cut_off_cannot_be_reached_until_it_joins_again(net):
-    def connects():
-        client = net.start("host0", [sys.executable, "-c", CONNECT], stderr=subprocess.DEVNULL)
-        return client.wait(60) == 0
-
-    with hosts.hosts_for_a_while(2, NET):
-        listen = [sys.executable, "-c", LISTEN]
-        server = net.start("host1", listen, stdout=subprocess.PIPE, text=True)
-        assert "5000" in server.stdout.readline()
-        assert connects()
-        net.cut("host1")
-        assert not connects()
-        net.join("host1")
-        assert connects()
-    assert server.wait(10) and not left()
 
 
 @NEEDS_HOSTS

@@ -2,13 +2,11 @@
 
 import importlib
 import json
-import os
 import re
-import signal
 import sys
 
 import pytest
-from conftest import NEEDS_HOSTS, NET, ROOT, free_port, hosts, left, one_line, wait_for
+from conftest import NEEDS_HOSTS, NET, ROOT, free_port, left, one_line
 
 failures = importlib.import_module("05_multinode.rehearsal.failures")
 
@@ -51,16 +49,6 @@ def test_without_nodes_of_their_own(reader):
     assert list(found) == ["killed"]
     assert "(--no-hosts): cut_off" in result.out
     assert without_luck(found["killed"]) == without_luck(RECORD["cases"]["killed"])
-
-
-@NEEDS_HOSTS
-@pytest.mark.slow
-def test_a_signal_leaves_nothing(reader):
-    process = reader.start(f"{COMMAND} hangs --data {reader.env['MNIST_ROOT']}")
-    wait_for(lambda: (hosts.NAMESPACES / f"{NET}-host1").exists())
-    os.kill(process.pid, signal.SIGTERM)
-    assert reader.finish(process).code == 128 + signal.SIGTERM
-    assert not left()
 
 
 def test_the_record_has_every_case_as_it_should_be():

@@ -130,7 +130,9 @@ def fail(rank, folder):
     if rank == 2:
         time.sleep(6)
     else:
-        found.append(outcome(lambda: dist.all_reduce(torch.ones(5))))
+        promise = dist.all_reduce(torch.ones(5), async_op=True)
+        assert not promise.get_future().done(), "the call returns, a thread does the work"
+        found.append(outcome(promise.wait))
     dist.destroy_process_group()
     join("ring", rank, 3, folder, seconds=60)
     model = common.ddp(torch.nn.Linear(2, 2))

@@ -173,23 +173,6 @@ def test_a_listing_names_its_page_and_its_lines(site):
         assert f"L-{lines}" in page.ids and f"L-{lines + 1}" not in page.ids
 
 
-def test_the_records_are_listed_with_what_they_say(site):
-    html = (site / "docs/timings/index.html").read_text()
-    records = sorted(ROOT.glob("docs/timings/**/*.json"))
-    assert "one run of a stage" in html and html.count("<tr><td><a ") == len(records) > 0
-
-
-def test_code_begins_at_the_left(site):
-    python = re.compile(r'highlight-python[^>]*><div class="highlight"><pre>(.*?)</pre>', re.S)
-    for name in ("03_ddp_spawn/README", "05_multinode/README", "docs/adapt"):
-        for block in python.findall(pages_in(site)[name].path.read_text()):
-            lines = re.sub("<.*?>", "", block).splitlines()
-            assert min(len(line) - len(line.lstrip()) for line in lines if line.strip(".")) == 0, (
-                name,
-                lines,
-            )
-
-
 def test_a_shared_link_has_a_title_a_sentence_and_a_picture(site):
     for name in ("index", "docs/messages", "notebooks/03_ddp_spawn"):
         html = pages_in(site)[name].path.read_text()
@@ -213,7 +196,7 @@ def test_what_each_page_has(site):
         assert max(steps, default=0) <= 1, (name, page.headings)
         text = " ".join("".join(page.text).split())
         assert f"tested with PyTorch {torch} on Linux." in text, name
-    assert len(pages_in(site)["notebooks/03_ddp_spawn"].alts) >= 5
+    assert len(pages_in(site)["notebooks/03_ddp_spawn"].alts) >= 4
 
 
 # ---------------------------------------------------------------- in a browser

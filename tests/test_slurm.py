@@ -3,10 +3,8 @@
 import importlib
 import os
 import re
-import signal
 import subprocess
 
-import psutil
 import pytest
 from conftest import Reader, hosts, left, record_of, wait_for
 from killed_ranks import distance
@@ -186,36 +184,10 @@ def test_a_job_without_torchrun_that_loses_a_node_goes_back_into_the_queue(clust
 # ---------------------------------------------------------------- the tool
 
 
-def start_job(reader, net):
-    """Slurm with a job that takes long -> the process of the tool"""
-    (reader.folder / "job").write_text("#!/bin/sh\nsrun --nodes=2 sleep 1000\n")
-    process = reader.start(f"{TOOL} with 2 -- sbatch --wait --nodes=2 job")
-    spaces = [f"{NET}-host0", f"{NET}-host1"]
-    wait_for(lambda: sum(sleeps(pid) for pid in net.pids(spaces)) == 2)
-    return process
-
-
-def sleeps(pid):
-    try:
-        return psutil.Process(pid).cmdline()[0].endswith("/sleep")  # not the srun that started it
-    except (psutil.NoSuchProcess, IndexError):
-        return False
-
-
 @pytest.fixture
 def net():
     yield hosts.Hosts(NET)
     hosts.Hosts(NET).down()
-
-
-@NEEDS_SLURM
-@pytest.mark.slow
-def test_the_tool_leaves_nothing(reader, net):
-    process = start_job(reader, net)
-    os.kill(process.pid, signal.SIGINT)
-    result = reader.finish(process)
-    assert result.code == 130 and result.err.endswith("slurm: interrupted\n")
-    assert not left(NET)
 
 
 @NEEDS_SLURM

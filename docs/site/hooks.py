@@ -16,9 +16,6 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.parsers import Parser
 from sphinx.search.en import SearchEnglish
-from tabulate import tabulate
-
-from tools import records
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -26,7 +23,7 @@ PLAYER = ROOT / "docs/player"
 NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
 # Folders that pages link to and that have no README.md: the site lists their files.
 FOLDERS = {  # folder: what is in it, the page about it
-    "benchmarks/results": ("What was measured: records and pictures.", "benchmarks/README"),
+    "benchmarks/results": ("What was measured.", "benchmarks/README"),
     "docs/timings": (
         "A record is the JSON file of one run of a stage: its settings and, for each epoch, the"
         " loss, the accuracy and the seconds of each phase on each rank. Its name has the stage,"
@@ -45,7 +42,6 @@ def setup(app: Sphinx) -> dict:
     app.connect("builder-inited", name_pages)
     app.connect("source-read", add_toctrees)
     app.connect("doctree-read", link_to_folders)
-    app.connect("doctree-read", dedent_code)
     app.connect("doctree-read", describe_pictures)
     app.connect("html-collect-pages", folder_pages)
     app.connect("html-page-context", complete_page)
@@ -122,17 +118,6 @@ def home_of(script: Path) -> str:
     return (folder / "README").as_posix()
 
 
-def dedent_code(app: Sphinx, doctree: nodes.document) -> None:
-    """A page quotes lines as they stand in a function; here they begin at the left."""
-    for block in doctree.findall(nodes.literal_block):
-        if block.get("language") == "python":
-            lines = block.astext().splitlines()
-            code = textwrap.dedent("\n".join(line.removeprefix("...") for line in lines))
-            both = zip(lines, code.split("\n"))
-            block.rawsource = "\n".join(line if line == "..." else own for line, own in both)
-            block.children = [nodes.Text(block.rawsource)]
-
-
 def link_to_folders(app: Sphinx, doctree: nodes.document) -> None:
     """Turn Markdown links to one of FOLDERS into links to its list of files."""
     page = app.env.docname
@@ -150,12 +135,8 @@ def folder_pages(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
         sentence, about = FOLDERS[folder]
         uri = app.builder.get_relative_uri(f"{folder}/index", about)
         body = f"<h1>{folder}</h1>\n<p>{sentence} Explained in {link(uri, f'{about}.md')}.</p>\n"
-        names = files_in(folder)
-        if folder == "docs/timings":
-            body += records_table(folder, [name for name in names if name.endswith(".json")])
-            names = [name for name in names if not name.endswith(".json")]
         items = []
-        for name in names:
+        for name in files_in(folder):
             docname = app.env.path2doc(ROOT / folder / name)
             uri = f"{Path(name).stem}.html" if docname in app.env.found_docs else name
             items.append(f"<li>{link(uri, name)}</li>")
@@ -165,17 +146,6 @@ def folder_pages(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
 
 def link(uri: str, words: str) -> str:
     return f'<a href="{html.escape(uri)}">{html.escape(words)}</a>'
-
-
-def records_table(folder: str, names: list[str]) -> str:
-    """A row for each record: its file, and what came out."""
-    rows = []
-    for name in names:
-        record = records.read_record(ROOT / folder / name)
-        figures = f"{records.speed(record):,.0f}", f"{records.accuracy(record):.2%}"
-        rows.append([link(name, name), *figures])
-    table = tabulate(rows, ["record", "images/s", "accuracy"], "unsafehtml")
-    return table.replace("<table>", '<table class="table">')
 
 
 def files_in(folder: str) -> list[str]:

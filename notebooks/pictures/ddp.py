@@ -1,38 +1,9 @@
 """3. DDP: averages, buckets, overlap, cost."""
 
-import json
 from importlib import import_module
-from statistics import mean, median
-
-from .shapes import GREEN
 
 lesson = import_module("notebooks.lesson")
 MIB = 2**20
-
-
-def one_weight() -> None:
-    title = "At w = 3 the gradient is 2 on rank 0 and 8 on rank 1"
-    with lesson.picture(title, height=3.4) as axes:
-        slopes(axes, w=3, targets=[1, -5])
-
-
-def slopes(axes, w: float, targets: list[float]) -> None:
-    """Half the squared distance to each rank's target, its gradient at w, and the average."""
-    places = [k / 10 - 9 for k in range(151)]
-    losses = [[(place - target) ** 2 / 2 for place in places] for target in targets]
-    for rank, (target, loss) in enumerate(zip(targets, losses)):
-        color = lesson.RANKS[rank]
-        axes.plot(places, loss, ["-", "--"][rank], color=color, label=f"rank {rank}")
-        axes.axvline(target, color=color, linestyle=":")
-        height = (w - target) ** 2 / 2
-        axes.plot(w, height, "o", color=color)
-        side = -1 if height > 20 else 1  # where no curve is
-        look = {"ha": "right" if side < 0 else "left", "va": "center"}
-        axes.text(w + 0.4 * side, height, f"gradient {w - target}", **look)
-    average = [sum(both) / len(both) for both in zip(*losses)]
-    axes.plot(places, average, lesson.GRAY, linewidth=3, label="average")
-    axes.set(xlabel="w", ylabel="loss", ylim=(-1, 40))
-    axes.legend(loc="upper center", ncols=3)
 
 
 def alone_and_together() -> float:
@@ -117,30 +88,13 @@ def bucket_shares(cases: list, seen: list, assign, sizes_of) -> None:
     assert [len(of_case) for of_case in filled] == [1, 2, 3, 3, 4, 2, 2]
     assert sum(filled[0]) == 116_136 < MIB
 
-    title = "The ConvNet fits into one default bucket; wider nets need more"
-    labels = ["default", *(f"cap {cap} MiB" for _, _, cap in cases[1:5])]
-    nets = {"ConvNet": filled[0], "4 x as wide": filled[5], "wide_net": filled[6]}
-    nets = {f"{net}, {sum(sizes) / 1e6:.1f} MB": sizes for net, sizes in nets.items()}
-    with lesson.picture(title, height=4.4, nrows=2, height_ratios=[5, 3]) as (top, bottom):
-        shares(top, dict(zip(labels, filled)))
-        shares(bottom, nets)
-        top.set(title="the ConvNet's 0.1 MB, other caps")
-        bottom.set(title="default caps, wider nets")
-        bottom.set(xlabel="gradients in the order in which they are ready, % of the bytes")
-
-
-def shares(axes, nets: dict[str, list[int]]) -> None:
-    """nets: the bytes in each bucket. A bar per net, a part per bucket, in per cent."""
-    for y, sizes in enumerate(nets.values()):
-        left = 0.0
-        for number, size in enumerate(sizes):
-            share, color = 100 * size / sum(sizes), lesson.RANKS[number]
-            axes.barh(y, share, 0.7, left, color=color, edgecolor="w", linewidth=1)
-            left += share
-        text = "1 bucket" if len(sizes) == 1 else f"{len(sizes)} buckets"
-        axes.text(101, y, text, va="center")
-    axes.set_yticks(range(len(nets)), nets)
-    axes.set(xlim=(0, 122), ylim=(len(nets) - 0.5, -0.5), xticks=[0, 50, 100])
+    names = [f"the ConvNet, cap {cap} MiB" for _, _, cap in cases[1:5]]
+    names = ["the ConvNet", *names, "4 times as wide", "`wide_net`"]
+    rows = [
+        [name, f"{sum(sizes):,}", " + ".join(f"{size:,}" for size in sizes)]
+        for name, sizes in zip(names, filled)
+    ]
+    lesson.table(["net", "bytes of gradients", "its buckets, in their order"], rows, "lrl")
 
 
 def overlap() -> float:
@@ -160,68 +114,6 @@ def overlap() -> float:
 
 
 # ---------------------------------------------------------------- from the records
-
-
-def on_two_cores() -> None:
-    """One step with its all-reduces, and what several buckets cost where ranks fill the cores."""
-    results = lesson.ROOT / "benchmarks/results"
-    timeline = json.loads((results / "buckets.json").read_text())
-    draw_step(timeline)
-
-    def per_step(way, first, last, over_ranks):
-        """Median over the rounds of the milliseconds from one lap of a step to another."""
-        return median(
-            over_ranks(mean(s["laps"][last] - s["laps"][first] for s in steps) for steps in ranks)
-            for ranks in zip(*timeline["rounds"][way])
-        )
-
-    rows, whole = [], {}
-    for way in ("no communication", "DDP, one bucket", "DDP"):
-        backward, exposed = (per_step(way, k, k + 1, mean) for k in (2, 3))
-        whole[way] = per_step(way, 0, -1, max)
-        rows.append([way, *(f"{ms:.1f}" for ms in (backward, exposed, whole[way]))])
-    rows[-1][0] = "DDP, three buckets"
-    titles = ["two CPU cores, from the record", "backward, ms", "exposed, ms", "whole step, ms"]
-    lesson.table(titles, rows)
-    several = whole["DDP"] / whole["DDP, one bucket"] - 1
-    text = f"{abs(several):.0%} {'longer' if several > 0 else 'shorter'}"
-    print(f"on two cores the step with three buckets is {text} than with one")
-    assert min(whole["DDP"], whole["DDP, one bucket"]) > whole["no communication"]
-
-
-def draw_step(timeline: dict) -> None:
-    """The step that is nearest to the median, both ranks."""
-    recorded = timeline["rounds"]["DDP, recorded"]
-    steps = [rounds[timeline["shown_round"]][0] for rounds in recorded]
-    zero = min(step["laps"][0] for step in steps)
-    leaves, arrives = (steps[0]["all_reduces"][0][k] - zero for k in (0, 2))
-    over = steps[0]["laps"][3] - zero
-    title = (
-        f"Rank 0: bucket 0 is sent {leaves:.0f} to {arrives:.0f} ms, backward ends at {over:.0f}"
-    )
-    with lesson.picture(title, height=4.4, nrows=2, sharex=True) as both:
-        draw_ranks(both, steps, zero, timeline["bucket_bytes"])
-    for step in steps:
-        (*_, first), _, (*_, last) = step["all_reduces"]
-        assert first < step["laps"][3] < last  # laps[3]: backward is over
-
-
-def draw_ranks(both, steps: list[dict], zero: float, bucket_bytes: list[int]) -> None:
-    """One step of each rank as benchmarks/timeline.py records it: its phases, and its buckets."""
-    names = [f"bucket {k}, {size / 1000:.0f} KB" for k, size in enumerate(bucket_bytes)]
-    for rank, (axes, step) in enumerate(zip(both, steps)):
-        for phase, start, end in zip(lesson.COLORS, step["laps"], step["laps"][1:]):
-            look = {"color": lesson.COLORS[phase], "edgecolor": "w", "linewidth": 0}
-            look |= {"hatch": "//"} if phase == "exposed" else {}
-            label = None if rank or phase == "data" else phase
-            axes.barh(0, end - start, 0.9, start - zero, label=label, **look)
-        for row, (left, _, done) in enumerate(step["all_reduces"], start=1):
-            label = None if rank or row > 1 else "on its way"
-            axes.barh(row, done - left, 0.6, left - zero, color=GREEN, label=label)
-        axes.set_yticks(range(len(names) + 1), [f"rank {rank}", *names])
-        axes.set_ylim(len(names) + 0.5, -0.6)
-    both[0].legend(ncols=5, loc="lower left", bbox_to_anchor=(-0.25, 1), columnspacing=1)
-    both[1].set(xlabel="milliseconds of one step of 24 images, two ranks")
 
 
 def cost() -> None:

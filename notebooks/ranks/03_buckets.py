@@ -28,7 +28,7 @@ def look(cases: list[tuple[str, int, float | None]]) -> list[list[list[Event]]]:
 def make(net: str, width: int) -> nn.Module:
     if net == "wide_net":
         return from_scratch.wide_net()
-    return import_module("benchmarks.timeline").make_net(width)
+    return import_module("benchmarks.common").wider_net(width)
 
 
 def sizes(net: str, width: int = 1) -> list[int]:

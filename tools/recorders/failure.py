@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 
-from benchmarks import common, timeline
+from benchmarks import common
 from tools.recorders.parts import assemble, crowded, now, spans
 
 RANKS = (4,)
@@ -144,7 +144,7 @@ def train(note, case: str) -> None:
     wrong = dist.get_rank() == WRONG_RANK
     dist.barrier()
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT if case == LEAVES else 60))
-    model = timeline.make_net(4)
+    model = common.wider_net(4)
     optimizer = common.scheduled_sgd(model, 0.01, 3 + BATCHES)
     ddp_model = common.ddp(model, process_group=group)
     computing = {}

@@ -5,7 +5,7 @@ from functools import partial
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from benchmarks import common, timeline
+from benchmarks import common
 from tools.recorders.parts import assemble, crowded, each, now, spans
 
 RANKS = (2,)
@@ -59,7 +59,7 @@ def take_steps(channels: int, cap: float, count: int) -> list[dict]:
     {"laps": [start, end of data, forward, backward, optimizer], "gradients": [(moment, parameter,
     bytes)], "buckets": [{"parameters", "bytes", "left", "arrived"}]}
     """
-    model, steps = timeline.make_net(channels), []
+    model, steps = common.wider_net(channels), []
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     optimizer = common.scheduled_sgd(model, 0.01, LEFT_OUT + count)
     ddp_model = common.ddp(model, bucket_cap_mb=cap)
