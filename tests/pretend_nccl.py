@@ -4,12 +4,17 @@
   in the first collective.
 - A collective takes tensors of that GPU only.
 - barrier() is an all_reduce of one element. Without a device_id it warns.
-
-NCCL's watchdog, and that destroy_process_group() waits there for all ranks, are not pretended.
+- No error of a connection reaches Python: a rank whose peer has gone, or sends something else,
+  waits until the timeout of its group. Then the watchdog ends it by SIGABRT.
+- destroy_process_group() waits until every rank has called it.
 """
 
 import functools
+import os
+import sys
+import time
 import warnings
+from contextlib import suppress
 from types import SimpleNamespace
 
 import torch
@@ -23,9 +28,9 @@ isend irecv all_gather_single all_gather_into_tensor reduce_scatter_single reduc
 all_to_all_single"""
 BARRIER = """barrier(): using the device under current context. \
 You can specify `device_id` in `init_process_group` to mute this warning."""
-INIT, GET_BACKEND = c10d.init_process_group, c10d.get_backend
+INIT, DESTROY, GET_BACKEND = c10d.init_process_group, c10d.destroy_process_group, c10d.get_backend
 NEW_GROUP, BARRIER_OF, COLL_DEVICE = c10d.new_group, c10d.barrier, c10d._get_object_coll_device
-group = SimpleNamespace(nccl=False, device_id=None, store=None, met=False)
+group = SimpleNamespace(nccl=False, device_id=None, store=None, seconds=600, met=False)
 gloos = set()  # names of groups that were asked to be gloo
 
 
@@ -45,6 +50,7 @@ def init_process_group(backend=None, *args, device_id=None, **kwargs):
         index_of(device_id)
     INIT("gloo" if group.nccl else backend, *args, **kwargs)
     group.device_id, group.store, group.met = device_id, c10d._get_default_store(), False
+    group.seconds = kwargs["timeout"].total_seconds() if kwargs.get("timeout") else 600
     if group.nccl and device_id is not None:
         meet()
 
@@ -96,9 +102,40 @@ def barrier(which=None, async_op=False, device_ids=None, timeout=None):
     return c10d.all_reduce(one, group=which, async_op=async_op)
 
 
+def destroy_process_group(which=None):
+    if group.nccl and which is None and dist.is_initialized():
+        with suppress(dist.DistError):  # the rank that has the store may have gone after that
+            group.store.add("pretend/leaving", 1)
+            while int(group.store.add("pretend/leaving", 0)) < dist.get_world_size():
+                time.sleep(0.05)
+    return DESTROY(which)
+
+
+def watched(call):
+    """What waits in C++ for other ranks."""
+
+    @functools.wraps(call)
+    def until_the_timeout(*args, **kwargs):
+        start = time.monotonic()
+        try:
+            return call(*args, **kwargs)
+        except RuntimeError as error:
+            if not group.nccl or "gloo" not in str(error):
+                raise
+            time.sleep(max(0, start + group.seconds - time.monotonic()))
+            said = str(error).splitlines()[0]
+            print(
+                f"rank {os.environ.get('RANK')}: NCCL's watchdog, pretended: {said}",
+                file=sys.stderr,
+            )
+            os.abort()
+
+    return until_the_timeout
+
+
 # ---------------------------------------------------------------- what DDP calls in C++
 
-COALESCED = dist._broadcast_coalesced
+COALESCED = watched(dist._broadcast_coalesced)
 BUCKETS = dist._compute_bucket_assignment_by_size
 
 
@@ -155,7 +192,7 @@ def patch():
     new = {
         name: checked(getattr(c10d, name)) for name in COLLECTIVES.split() if hasattr(c10d, name)
     }
-    new |= {f.__name__: f for f in (init_process_group, new_group, barrier)}
+    new |= {f.__name__: f for f in (init_process_group, destroy_process_group, new_group, barrier)}
     new["get_backend"] = lambda which=None: "nccl" if is_nccl(which) else GET_BACKEND(which)
     for name, value in new.items():
         setattr(c10d, name, value)
@@ -163,4 +200,5 @@ def patch():
     c10d._get_object_coll_device = lambda g=None: "cuda" if is_nccl(g) else COLL_DEVICE(g)
     dist._broadcast_coalesced = broadcast_coalesced
     dist._compute_bucket_assignment_by_size = assign_buckets
+    dist.Work.wait, torch.Tensor.backward = watched(dist.Work.wait), watched(torch.Tensor.backward)
     torch.nn.modules.batchnorm.sync_batch_norm = SimpleNamespace(apply=sync_batch_norm)

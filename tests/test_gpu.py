@@ -133,7 +133,6 @@ def test_a_rank_that_is_killed_is_the_root_cause(reader):
     assert root_cause(result)[:2] == (1, -signal.SIGKILL), result
 
 
-@REAL
 @TWO_GPUS
 def test_of_a_rank_that_hangs_the_watchdog_ends_the_one_that_waits(reader):
     result = reader.run(f"{TWO} {FAULTY} 'hangs 0' {TRAIN} --timeout 10")
