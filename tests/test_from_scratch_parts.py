@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 threads = importlib.import_module("02_dp.from_scratch")
 batchnorm = importlib.import_module("03_ddp_spawn.batchnorm")
+ddp = importlib.import_module("03_ddp_spawn.from_scratch")
 seeds = importlib.import_module("03_ddp_spawn.shards_and_seeds")
 ring = importlib.import_module("05_multinode.from_scratch")
 common = importlib.import_module("benchmarks.common")
@@ -38,6 +39,24 @@ def test_an_error_on_a_thread_reaches_the_caller():
 
 
 # ---------------------------------------------------------------- 03
+
+
+@given(
+    sizes=st.lists(st.integers(1, 100), min_size=1, max_size=30),
+    first=st.integers(1, 200),
+    cap=st.integers(1, 200),
+)
+@FEW
+def test_buckets_are_closed_when_they_have_reached_their_cap(sizes, first, cap):
+    order = list(reversed(range(len(sizes))))
+    buckets = ddp.assign(order, sizes, first, cap)
+    assert [index for bucket in buckets for index in bucket] == order
+    for number, bucket in enumerate(buckets):
+        limit = first if number == 0 else cap
+        without_last = sum(sizes[index] for index in bucket[:-1])
+        assert bucket and without_last < limit
+        if bucket is not buckets[-1]:
+            assert without_last + sizes[bucket[-1]] >= limit
 
 
 def sums_are_right():
@@ -104,6 +123,25 @@ def test_the_ring_ends_with_the_sum_everywhere(world_size, length):
     assert len(states) == 2 * (world_size - 1) + 1
     assert all(torch.equal(a, b) for a, b in zip(states[0], vectors))
     assert all(torch.equal(vector, sum(vectors)) for vector in states[-1])
+
+
+@given(world_size=RANKS, length=LENGTHS)
+@FEW
+def test_what_the_ring_sends(world_size, length):
+    cut = [c.stop - c.start for c in ring.chunks(length, world_size)]
+    assert sum(cut) == length and max(cut) - min(cut) <= 1
+    total = 0
+    for rank in range(world_size):
+        steps = ring.schedule(rank, world_size)
+        left = ring.schedule((rank - 1) % world_size, world_size)
+        assert [step.receive for step in steps] == [step.send for step in left]
+        for phase in ("reduce-scatter", "all-gather"):
+            sent = [step.send for step in steps if step.phase == phase]
+            assert len(sent) == len(set(sent)) == world_size - 1, "no chunk twice in a phase"
+        own = sum(cut[step.send] for step in steps)
+        assert abs(own - 2 * (world_size - 1) * length / world_size) <= max(2 * max(cut), 1)
+        total += own
+    assert total == 2 * (world_size - 1) * length
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="on a machine with two GPUs: make gpu")

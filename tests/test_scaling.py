@@ -1,4 +1,4 @@
-"""The prediction: its fits. Its formulas are compared with what ranks send by notebook 05_ring."""
+"""The prediction: its formulas against the ring from scratch, its fits, and the script itself."""
 
 import importlib
 
@@ -7,6 +7,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 scaling = importlib.import_module("benchmarks.scaling")
+from_scratch = importlib.import_module("05_multinode.from_scratch")
+
+ALPHA, BETA = 3e-6, 2e9
+COUNTS = st.integers(1, 40)
+
+
+@settings(deadline=None)
+@given(COUNTS, st.integers(1, 1000))
+def test_the_ring_costs_what_its_messages_cost(n, chunk):
+    steps = from_scratch.schedule(0, n)
+    seconds = sum(ALPHA + chunk / BETA for _ in steps)
+    assert scaling.ring(n, n * chunk, ALPHA, BETA) == pytest.approx(seconds)
+
+
+def test_naive_and_tree_cost_what_their_messages_cost():
+    size = 1000
+    for n in (1, 2, 3, 4, 8, 9):
+        levels = sum(1 for level in range(10) if 2**level < n)  # of a tree with n ranks
+        assert scaling.tree(n, size, ALPHA, BETA) == pytest.approx(
+            2 * levels * (ALPHA + size / BETA)
+        )
+        others = n - 1  # each sends its vector to rank 0 and gets the sum
+        expected = 2 * others * size / BETA + 2 * ALPHA * (others > 0)
+        assert scaling.naive(n, size, ALPHA, BETA) == pytest.approx(expected)
+    assert scaling.ring(1, size, ALPHA, BETA) == 0
 
 
 @settings(deadline=None)
