@@ -63,6 +63,7 @@ SHORT = {  # flags with which it takes seconds
     "frameworks": "--batch-size 4 --rounds 2 --steps 2",
     "limit": "--batch-size 4 --rounds 2 --steps 2",
     "loaders": "--data {data} --rounds 1",
+    "overlap": "--rounds 2 --batch-size 12",
     "scaling": "--ranks 2 --rounds 2 --steps 2",
     "single_process": "--data {data} --epochs 1",
 }
