@@ -322,9 +322,6 @@ def trained(tmp_path_factory, small_data):
     return train
 
 
-# ---------------------------------------------------------------- what a test costs
-
-
 BEGAN = pytest.StashKey()  # processor seconds of this process and the children it has waited for
 
 
@@ -339,12 +336,15 @@ def pytest_runtest_teardown(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Name the quick tests that compute for more than 5 seconds."""
-    costs, promises = {}, (ROOT / "CONTRIBUTING.md").read_text()
+    """Name the quick tests that compute for more than 5 seconds, and what was skipped and why."""
+    promises = (ROOT / "CONTRIBUTING.md").read_text()
     for report in terminalreporter.stats.get("", []):  # setups and teardowns that went well
-        if report.when == "teardown" and "slow" not in report.keywords:
-            costs[report.nodeid] = dict(report.user_properties).get("processor seconds", 0)
-    for test, seconds in sorted(costs.items(), key=lambda item: -item[1]):
-        name = test.removeprefix("tests/").partition("[")[0]
-        if seconds > 5 and f"`{name}`" not in promises:
-            terminalreporter.write_line(f"computed for {seconds:.0f} s, mark it slow: {test}")
+        quick = report.when == "teardown" and "slow" not in report.keywords
+        seconds = dict(report.user_properties).get("processor seconds", 0)
+        name = report.nodeid.removeprefix("tests/").partition("[")[0]
+        if quick and seconds > 5 and f"`{name}`" not in promises:
+            terminalreporter.write_line(f"computed for {seconds:.0f} s, mark it slow: {name}")
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    for reason in sorted(set(reasons)):
+        text = reason.removeprefix("Skipped: ")
+        terminalreporter.write_line(f"skipped {reasons.count(reason)}: {text}")
