@@ -30,6 +30,6 @@ WRONG = {
                 "        for _, flat, bucket in ():\n",
             ),
         ],
-        "the weights after step 1",
+        "never waits for 3 of its calls",
     ),
 }
