@@ -133,9 +133,9 @@ def note_gathered():
 
 def note_loaded(keys, module, state, *args, **kwargs):
     """load_state_dict(strict=False) leaves out what it does not find, without a word."""
-    own = len(module.state_dict())
-    if own and len(keys.missing_keys) >= own:
-        write("not_loaded", at=site(), count=own, names=list(keys.unexpected_keys)[:1])
+    missing = len(keys.missing_keys)
+    if missing and missing >= len(module.state_dict()):
+        write("not_loaded", at=site(), count=missing, names=list(keys.unexpected_keys)[:1])
 
 
 def factor_of(node):

@@ -60,7 +60,7 @@ LINES = {  # that the finding names
     "16": "losses.append(validate(ddp_model, x_val, y_val))",
     "18": "dist.send(tensor, peer)",
     "34": "optimizer.step()",
-    "35": "group",  # ranks wait in new_group, or in the all_reduce after it
+    "35": "group = dist.new_group(ranks) | dist.all_reduce(total, group=group)",  # one of the two
 }
 
 
@@ -178,7 +178,8 @@ def test_each_broken_exercise_is_named_and_none_that_is_mended(number, doctor, t
     found = next((f for f in said["findings"] if f["key"] == KEYS[number]), None)
     assert found, result
     line = int(found["at"].rpartition(":")[2])
-    assert LINES.get(number, "") in exercise.file.read_text().splitlines()[line - 1]
+    at = exercise.file.read_text().splitlines()[line - 1]
+    assert any(words in at for words in LINES.get(number, "").split(" | "))
     if number == "02":  # whose output is on the page; the ranks print in either order
         shown = re.search(r"```text\n.*?\n\n(.*?)```", (ROOT / "docs/doctor.md").read_text(), re.S)
         assert shown[1] in result.out.replace(f"{ROOT}/", "")
