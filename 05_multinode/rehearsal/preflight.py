@@ -322,7 +322,7 @@ def print_table(findings: list[Finding], show: bool = True) -> int:
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.error = stop
     data = os.environ.get("MNIST_ROOT", "data")
     device = "cuda" if torch.cuda.is_available() else "cpu"
