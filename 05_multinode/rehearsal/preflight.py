@@ -128,9 +128,7 @@ def measure(args: argparse.Namespace) -> dict:
             torch.cuda.set_device(device)
         dist.init_process_group(backend, timeout=limit, device_id=device if on_gpu else None)
         terms = torch.arange(25 * 2**20 // 4, device=device, dtype=torch.float32) % 7 + 1
-        vector = terms * (
-            dist.get_rank() + 1
-        )  # whole numbers below 2**24: float32 adds them exactly
+        vector = terms * (dist.get_rank() + 1)  # whole numbers: float32 adds them exactly
         dist.all_reduce(vector)
         wrong = int((vector != terms * sum(range(dist.get_world_size() + 1))).sum())
         number = torch.zeros(1, device=device)
