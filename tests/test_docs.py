@@ -26,7 +26,7 @@ from tools import records as compare
 
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
