@@ -62,7 +62,7 @@ SHOWN = {  # the record of the command on each stage's page: (folder, name)
     "04_ddp_torchrun": ("", "04_ddp_torchrun-2xcpu"),
     "05_multinode": ("", "05_multinode-hosts2-2xcpu"),
 }
-RAN = re.compile(r"((?:^epoch .*\n)+)^milliseconds per step: .* -> ", re.MULTILINE)
+RAN = re.compile(r"((?:^epoch .*\n)+)^milliseconds per step: .*", re.MULTILINE)
 
 
 def main() -> int:
@@ -127,14 +127,14 @@ def nearest(stage: str) -> dict:
 
 
 def printed(record: dict) -> str:
-    """The lines in which a stage says how its epochs went, up to the name of the record."""
+    """The lines in which a stage says how its epochs went."""
     history, images = record["history"], record["images"]
     count = range(1, len(history) + 1)
     lines = [stage1.epoch_line(history[:n], record["epochs"], images) for n in count]
     steps = images / record["batch_size"]
     phases = history[-1]["phases"][0].items()
     split = ", ".join(f"{phase} {1000 * seconds / steps:.2f}" for phase, seconds in phases)
-    return "\n".join([*lines, f"milliseconds per step: {split} -> "])
+    return "\n".join([*lines, f"milliseconds per step: {split}"])
 
 
 def update_stages() -> None:
