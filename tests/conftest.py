@@ -160,10 +160,10 @@ class Reader:
         )
 
 
-def record_of(folder):
-    """The one record in a folder -> its file name, and what it holds."""
-    (path,) = Path(folder).glob("*.json")
-    return path.name, json.loads(path.read_text())
+def record_of(folder, file="timings/runs.jsonl"):
+    """The record of the one run that has appended its line to a file in a folder."""
+    (line,) = Path(folder, file).read_text().splitlines()
+    return json.loads(line)
 
 
 def one_line(result, program, told):
