@@ -119,7 +119,7 @@ def train(args, device):
         finish(args, STAGE, history, len(train_set), parts, world_size)
 
 
-# ----------------------------------------- from here to the next line: the same in stages 3 to 5
+# ----------------------------------------------- below this line: the same in stages 3 to 5
 
 
 @contextmanager
@@ -302,10 +302,10 @@ def parse(parser):
     for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
         try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_dir():
+                stop(f"cannot write to {file}: it is a folder")
         except OSError as error:
             stop(f"cannot write to {error.filename}: {error.strerror}")
-        if file.is_dir():
-            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

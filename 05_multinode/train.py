@@ -44,7 +44,7 @@ def main():
     args = parse(parser)
     missing = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - set(os.environ)
     if missing:
-        stop(f"start it with torchrun, as --help shows: {', '.join(sorted(missing))} not set")
+        stop(f"start it with torchrun, see --help: {', '.join(sorted(missing))} not set")
     local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
     gpus = torch.cuda.device_count() if args.device == "cuda" else 0
     if args.device == "cuda" and local_rank >= gpus:
@@ -123,15 +123,15 @@ def load_snapshot(path, settings, state):
             stop(f"--snapshot {path} is damaged, or is not a snapshot ({repr(error)[:200]})")
     dist.broadcast_object_list(found, src=0)  # nodes need not share a disk
     for name, value in settings.items():
-        for other, place in zip(found, ("rank 0", f"--snapshot {path}")):
+        for other, place in zip(found, ("on rank 0", f"in --snapshot {path}")):
             if other.get(name) != value:
-                stop(f"{name} differs: {value} on this node, {other.get(name)} in {place}")
+                stop(f"{name} differs: {value} on this node, {other.get(name)} {place}")
     for name, part in found[3].items():
         state[name].load_state_dict(part)
     return found[2]
 
 
-# ----------------------------------------- from here to the next line: the same in stages 3 to 5
+# ----------------------------------------------- below this line: the same in stages 3 to 5
 
 
 @contextmanager
@@ -314,10 +314,10 @@ def parse(parser):
     for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
         try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_dir():
+                stop(f"cannot write to {file}: it is a folder")
         except OSError as error:
             stop(f"cannot write to {error.filename}: {error.strerror}")
-        if file.is_dir():
-            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

@@ -66,7 +66,7 @@ RAN = re.compile(r"((?:^epoch .*\n)+)^milliseconds per step: .* -> ", re.MULTILI
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", help="run only scripts with such names")
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
     parser.add_argument("--busy", action="store_true", help="measure though the machine is busy")

@@ -46,7 +46,7 @@ def train(folder: Path, data: Path, amp: str, place: tuple | None = None) -> Non
     """
     files = {name: folder / name for name in ("checkpoint", "snapshot")}
     values = {"epochs": 3, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "data": data}
-    values |= {"device": "cpu", "threads": 1, "workers": 0, "record": folder}
+    values |= {"device": "cpu", "threads": 1, "workers": 0, "record": folder / "runs.jsonl"}
     if place and place[0] % dist.get_world_size() == dist.get_rank():
         die_at(*place[1:])
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):

@@ -18,10 +18,11 @@ import psutil
 import pytest
 import torch
 import watchfiles
-from conftest import ROOT, rehearsal, solution_of
+from conftest import ROOT, solution_of
 
 from exercises import check
 from exercises.checks import ranks
+from tools import processes
 
 EXERCISE = next(e for e in check.all_exercises() if e.number == "04")
 SOLUTION = solution_of(EXERCISE)
@@ -120,8 +121,8 @@ def test_no_rank_outlives_the_checker():
     """Ended by SIGTERM, or by SIGKILL when it cannot clean up."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         mark = f"check-{os.getpid()}-{number}"
-        env = os.environ | {"STARTED_BY_TEST": mark}
-        started = partial(rehearsal.processes_with, "STARTED_BY_TEST", mark)
+        env = processes.environment(mark)
+        started = partial(processes.marked, mark)
         command = [sys.executable, "exercises/check.py", "16"]  # as it is given: it hangs
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
         end = time.monotonic() + 60

@@ -1,6 +1,5 @@
 """The statements on docs/corrections.md: what no other script or test shows is computed here."""
 
-import json
 import random
 import re
 import statistics
@@ -229,12 +228,6 @@ def test_seconds_of_ranks_are_not_added_up():
 def test_the_figures_of_the_demo():
     steps = [3 * len(DataLoader(DistributedSampler(range(60_000), n, 0), 32)) for n in (1, 2)]
     assert steps == [5625, 2814]
-    measured = json.loads((ROOT / "benchmarks/results/single_process.json").read_text())["ways"]
-    for way in (
-        "demo: images through PIL, 32 per step, SGD at 1e-4",
-        "64 per step, as on two ranks of 32",
-    ):
-        assert f"{100 * measured[way]['accuracy']:.2f} %" in PAGE
     assert "5,625" in PAGE and "2,814" in PAGE
 
 

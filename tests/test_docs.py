@@ -200,19 +200,6 @@ def test_efficiencies_of_published_runs_follow_from_their_figures():
         assert shown == pytest.approx([100 * rate / rates[0] for rate in rates], abs=0.55)
 
 
-def test_figures_of_the_frameworks():
-    page = " ".join((ROOT / "docs/which.md").read_text().split())
-    seconds = json.loads((ROOT / "benchmarks/results/frameworks.json").read_text())["seconds"]
-
-    def times(way):
-        pairs = zip(seconds[way], seconds["ours: stage 3"])
-        return f"{statistics.median(a / b for a, b in pairs):.2f}"
-
-    assert f"Accelerate takes {times('Accelerate')} and Fabric {times('Fabric')} times" in page
-    without = [times(f"{name}, no buffers") for name in ("Accelerate", "Fabric")]
-    assert f"Without it they take {without[0]} and {without[1]}" in page
-
-
 def test_repeats_of_a_stage_compute_the_same():
     for name, runs in compare.read_folder(ROOT / "docs/timings/cpu-2-cores").items():
         results = [[(e["loss"], e["test"]) for e in run["history"]] for run in runs]

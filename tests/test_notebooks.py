@@ -84,7 +84,7 @@ def test_what_a_cell_starts_is_ended(tmp_path):
     child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; "
     child += f"time.sleep(300)  # {tmp_path}'], start_new_session=True); "
     child += f"open('{tmp_path}/started', 'w'); time.sleep(300)"
-    with pytest.raises(RuntimeError, match="no end within 1 seconds"):
+    with pytest.raises(TimeoutError, match="no end within 1 seconds"):
         lesson.start([sys.executable, "-c", child], timeout=1)
     killed = lesson.start([sys.executable, "-c", child], kill_at=tmp_path / "started")
     assert killed.code == -9

@@ -40,7 +40,7 @@ class Cluster:
 
     def submit(self, job, name, options, more=""):
         """Submit a job file -> the job's number."""
-        flags = f"{FLAGS} --checkpoint {name}.pt --record {name} {more}"
+        flags = f"{FLAGS} --checkpoint {name}.pt --record {name}.jsonl {more}"
         return self.run(f"sbatch --parsable {options} 05_multinode/launch/{job} {flags}").strip()
 
     def state(self, number):
@@ -137,7 +137,7 @@ def test_a_job_whose_time_is_up_and_that_then_loses_a_node(cluster):
     state = cluster.finish(undisturbed)
     assert "Restarts=0 " in state and "NodeList=host[0-1] " in state
     assert cluster.epochs_done(undisturbed) == [0]
-    assert record_of(cluster.folder / "srun")[1]["host"] == "host0"  # where MASTER_ADDR leads
+    assert record_of(cluster.folder, "srun.jsonl")["host"] == "host0"  # where MASTER_ADDR leads
 
     wait_for(lambda: sum(cluster.epochs_done(job)) > 0, PATIENCE)
     before = cluster.snapshot(job)
@@ -150,7 +150,7 @@ def test_a_job_whose_time_is_up_and_that_then_loses_a_node(cluster):
     output = cluster.output(job)
     assert output.count("back into the queue") == 1 and "DUE TO NODE FAILURE" in output, output
     begun, first, second = cluster.epochs_done(job)
-    history = record_of(cluster.folder / "torchrun")[1]["history"]
+    history = record_of(cluster.folder, "torchrun.jsonl")["history"]
     assert begun == 0 < first < second < EPOCHS == len(history)
     assert distance(cluster.folder / "srun.pt", cluster.folder / "torchrun.pt") == 0
 

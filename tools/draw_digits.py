@@ -25,7 +25,7 @@ FAMILIES = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmb10", "cmr10", "cmss1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="give the stages this folder as --data")
     parser.add_argument("--train", type=int, default=60_000, help="training images (60000)")
     parser.add_argument("--test", type=int, default=10_000, help="test images (10000)")

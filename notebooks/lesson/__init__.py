@@ -18,10 +18,12 @@ import sys
 from IPython import get_ipython
 from IPython.core.error import UsageError
 
+from tools.processes import free_port
+
 from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, stack
 from .guessing import guessed
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
-from .records import RECORDS, compare, digits, free_port, phases, records
+from .records import RECORDS, compare, digits, phases, records
 from .showing import show_code, show_diff, show_source, table
 
 if str(ROOT) not in sys.path:  # the notebook's own entry ".." is gone after a %cd

@@ -34,11 +34,6 @@ def compare() -> ModuleType:
     return import_module("tools.records")
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    return import_module("compare").free_port()
-
-
 @functools.cache
 def digits(train: int = 6000, test: int = 1000) -> Path:
     """A folder with digits drawn now, in MNIST's format: the same ones at every call and place.

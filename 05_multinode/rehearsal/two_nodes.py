@@ -1,20 +1,14 @@
-"""What hosts.py, slurm.py and failures.py share: arguments, errors, signals, two watched nodes."""
+"""Two nodes on which torchruns train, watched from outside: for failures.py."""
 
-import argparse
-import os
 import re
-import signal
-import socket
 import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import psutil
+
+from tools import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = str(ROOT / "05_multinode/train.py")
@@ -22,115 +16,6 @@ FAULTY_RANK = str(ROOT / "05_multinode/rehearsal/faulty_rank.py")
 STILL_WAITS = "waits"  # instead of an exit code: torchrun waits longer than we do
 PATIENCE = 150  # seconds until a wait counts as a hang
 TIMEOUT = 5  # seconds a rank waits for the others in cases that are about waiting
-MARK = "REHEARSAL"  # environment variable of everything that a TwoNodes has started
-
-
-# ------------------------------------------------------------------- arguments and errors
-
-
-class RehearsalError(Exception):
-    """Something cannot be done; the message is one line that says what and why."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports bad input in one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        fail(message)
-
-
-def number(low: int, high: int) -> Callable[[str], int]:
-    """Return an argparse type: an int from low to high."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")
-        return int(text)
-
-    return read
-
-
-def parser_of_actions(description: str, net: str) -> tuple[Parser, argparse.Action]:
-    """Return a parser with the actions with, up and down, and the actions to add others to."""
-    usage = f"{Path(sys.argv[0]).name} [--net NAME] ACTION ... [-- COMMAND]"
-    parser = Parser(description=description, usage=usage)
-    parser.add_argument("--net", default=net, help="which set of nodes: one word")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    helps = {"with": "make so many nodes, run COMMAND, remove them", "up": "make nodes that stay"}
-    for name, text in helps.items():
-        action = actions.add_parser(name, help=f"NUMBER: {text}")
-        action.add_argument("number", type=number(1, 32), metavar="NUMBER")
-    actions.add_parser("down", help="end all that runs on the nodes and remove them")
-    return parser, actions
-
-
-def parse_with_command(parser: Parser) -> tuple[argparse.Namespace, list[str]]:
-    """Return the flags, and the command after "--", which the actions `with` and `run` need."""
-    words = sys.argv[1:]
-    split = words.index("--") if "--" in words else len(words)
-    args, command = parser.parse_args(words[:split]), words[split + 1 :]
-    if args.action in ("with", "run") and not command:
-        fail("a command is missing: -- COMMAND")
-    if args.action not in ("with", "run") and command:
-        fail(f"{args.action} takes no command")
-    return args, command
-
-
-def fail(message: str) -> NoReturn:
-    """Print one line on stderr and exit with code 2."""
-    print(f"{Path(sys.argv[0]).stem}: error: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def run_main(main: Callable[[], int]) -> NoReturn:
-    """Exit with what main returns. An expected error and Ctrl-C end in one line, no traceback."""
-    try:
-        sys.exit(main())
-    except (RehearsalError, OSError, subprocess.TimeoutExpired) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        print(f"\n{Path(sys.argv[0]).stem}: interrupted", file=sys.stderr)
-        sys.exit(130)
-
-
-# ------------------------------------------------------------------- signals and processes
-
-
-def exit_on_signals() -> None:
-    """Let SIGTERM and SIGHUP raise SystemExit, so that `finally` blocks run as after Ctrl-C."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP: leave it so
-            signal.signal(number, lambda number, _: sys.exit(128 + number))
-
-
-@contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP wait until the block is done: for a cleanup."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def processes_with(variable: str, value: str) -> list[psutil.Process]:
-    """Return the processes with this environment variable, also those that lost their parent."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it has ended meanwhile, or belongs to somebody else
-            if process.environ().get(variable) == value:
-                found.append(process)
-    return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-# ------------------------------------------------------------------- torchrun on two nodes
 
 
 class Torchrun:
@@ -165,8 +50,8 @@ class TwoNodes:
 
     def __init__(self, folder: Path, hosts, data: Path):
         self.folder, self.hosts, self.data = folder, hosts, data.resolve()
-        self.port = 29500 if hosts else free_port()
-        self.mark = str(uuid.uuid4())
+        self.port = 29500 if hosts else processes.free_port()
+        self.mark = processes.new_mark()
         self.torchruns = []
         self.started = self.injected = None
         (folder / "tmp").mkdir()
@@ -185,15 +70,16 @@ class TwoNodes:
         command += [FAULTY_RANK, fault] if fault else [TRAIN]
         command += ["--data", str(self.data), "-b", "24", "-e", "100000", "--lr", "0.001"]
         command += ["--device", "cpu", "--timeout", "60", "--snapshot", "snapshot.pt", *flags]
-        marked = {MARK: self.mark, "TMPDIR": str(self.folder / "tmp"), "PYTHONUNBUFFERED": "1"}
-        options = {"cwd": self.folder, "env": os.environ | marked | dict(env)}
+        env = {"TMPDIR": str(self.folder / "tmp"), "PYTHONUNBUFFERED": "1", **dict(env)}
         path = self.folder / f"{len(self.torchruns)}.log"
         with open(path, "w") as log:
-            options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            options["cwd"] = self.folder
             if self.hosts:
-                process = self.hosts.start(f"host{node}", command, **options)
+                env = processes.environment(self.mark, env)
+                process = self.hosts.start(f"host{node}", command, env=env, **options)
             else:
-                process = subprocess.Popen(command, start_new_session=True, **options)
+                process = processes.start(command, env, self.mark, **options)
         self.started = time.time()
         self.torchruns.append(Torchrun(f"host{node}", path, process))
 
@@ -217,7 +103,7 @@ class TwoNodes:
         return next(each for each in self.processes() if each.environ().get("RANK") == str(rank))
 
     def processes(self) -> list[psutil.Process]:
-        return processes_with(MARK, self.mark)
+        return processes.marked(self.mark)
 
     def listens(self) -> bool:
         """Is there a server at the endpoint's port of the first torchrun's node?
@@ -275,11 +161,6 @@ class TwoNodes:
 
     def kill(self) -> None:
         """Kill all processes that were started here."""
-        deadline = time.monotonic() + 5
-        while self.processes() and time.monotonic() < deadline:  # one may have started another
-            for process in self.processes():
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            time.sleep(0.05)
+        processes.end(self.mark)
         for each in self.torchruns:
             each.process.wait()
