@@ -8,4 +8,8 @@ HINTS = (
     "DDP builds everything else upon such hooks.",
     "In the hook: parameter.grad /= dist.get_world_size(), dist.all_reduce(parameter.grad).",
 )
-observe, judge, figures = chain.observe, chain.judge, chain.figures
+observe, figures = chain.observe, chain.figures
+
+
+def judge(ranks):
+    return chain.judge(ranks) or chain.judge_each(ranks)

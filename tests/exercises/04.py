@@ -1,22 +1,18 @@
-GIVEN = "0.1, 0.05"
-REDUCE = "        dist.all_reduce(mean)  # reduce leaves the sum on rank dst only; all need it\n"
-STEP = "        scheduler.step(mean.item())\n"
-RIGHT = {
-    "gathered in float32": [
-        (
-            REDUCE,
-            "        parts = [torch.zeros(()) for _ in range(dist.get_world_size())]\n"
-            "        dist.all_gather(parts, mean)\n        mean = sum(parts)\n",
-        )
-    ]
-}
+GIVEN = "the weights after step 1, where they differ: rank 0 has"
+FORWARD = "        loss = net.loss(ddp_model(x), y)  # prepares backward to average the gradients\n"
+BARE = "        loss = net.loss(net(x), y)\n"
+STEP = "        optimizer.step()\n"
+AVERAGE = """        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+"""
+GATHER = """    each = [None] * dist.get_world_size()
+    dist.all_gather_object(each, (x, y))
+    x, y = map(torch.cat, zip(*each))
+"""
+DDP = "    ddp_model = DistributedDataParallel(model)\n"
+RIGHT = {"all-reduced after backward": [(FORWARD, BARE), (STEP, AVERAGE + STEP)]}
 WRONG = {
-    "each rank goes by its own loss": (
-        [(REDUCE + STEP, "        scheduler.step(loss.item())\n")],
-        "on rank 1",
-    ),
-    "all go by rank 0's loss": (
-        [(REDUCE, "        dist.broadcast(mean, src=0)\n")],
-        "one process",
-    ),
+    "another loss than the model's": ([("net.loss(", "F.mse_loss(")], "1.43 times as far"),
+    "all data on every rank": ([(DDP, GATHER + DDP)], "was given 48 rows"),
 }

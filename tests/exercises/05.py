@@ -1,28 +1,25 @@
-GIVEN = "rank 1 in epoch 0 had the same noise as rank 0 in epoch 0"
-SEED = (
-    "    torch.manual_seed(seed + dist.get_rank())  # weights stay equal: DDP broadcasts those of "
-    "rank 0\n"
+GIVEN = "rank 0 called the model 2 times, not 4"
+LOADER = (
+    "    loader = DataLoader(dataset, batch_size=batch_size // dist.get_world_size(), "
+    "sampler=sampler)\n"
 )
-NOISE = "        noisy = x + 0.1 * torch.randn_like(x)\n"
-OWN = "    own = torch.Generator().manual_seed(seed + dist.get_rank())\n"
-DRAWN = "        noisy = x + 0.1 * torch.randn(x.shape, generator=own)\n"
+SAMPLER = "    sampler = DistributedSampler(dataset, shuffle=False)\n"
+RATE = "optimizer = torch.optim.SGD(model.parameters(), lr=lr)\n    for x, y in loader"
+LOSS = "        loss = F.mse_loss(ddp_model(x), y)\n"
+MINE = "        x, y = (t.chunk(dist.get_world_size())[dist.get_rank()] for t in (x, y))\n"
 RIGHT = {
-    "each rank skips what the others draw": [
-        (SEED, "    torch.manual_seed(seed)\n    torch.rand(10_001 * dist.get_rank())\n")
+    "each rank takes a piece of each batch of one process": [
+        (LOADER, "    loader = DataLoader(dataset, batch_size=batch_size)\n"),
+        (LOSS, MINE + LOSS),
     ]
 }
 WRONG = {
-    "no seed": ([(SEED, "")], "two runs with seed 42"),
-    "a generator, for the noise only": (
-        [(SEED, "    torch.manual_seed(seed)\n" + OWN), (NOISE, DRAWN)],
-        "the same activations dropped",
+    "the batch divided and the rate multiplied": (
+        [(RATE, RATE.replace("lr=lr", "lr=lr * dist.get_world_size()"))],
+        "the weights after step 1",
     ),
-    "the rank plus the epoch": (
-        [
-            (SEED, ""),
-            ("for _ in range(epochs):\n", "for epoch in range(epochs):\n        SEED_EPOCH\n"),
-            ("SEED_EPOCH", "torch.manual_seed(seed + dist.get_rank() + epoch)"),
-        ],
-        "rank 0 in epoch 1 had the same noise as rank 1 in epoch 0",
+    "every rank takes all images": (
+        [(SAMPLER, ""), (LOADER, "    loader = DataLoader(dataset, batch_size=batch_size)\n")],
+        "was given 24 rows",
     ),
 }

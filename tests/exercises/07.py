@@ -1,21 +1,28 @@
-GIVEN = "the weights after step 1"
-COUNT = "        count = (y != -100).sum()\n        dist.all_reduce(count)\n"
-SUM = '        loss = F.cross_entropy(ddp_model(x), y, reduction="sum")\n'
-LOSS = SUM.replace("\n", " * dist.get_world_size() / count\n")
-BACKWARD = "        loss.backward()\n"
-SCALED = """        for parameter in model.parameters():
-            parameter.grad *= dist.get_world_size() / count
-"""
+GIVEN = "rank 1 in epoch 0 had the same noise as rank 0 in epoch 0"
+SEED = (
+    "    torch.manual_seed(seed + dist.get_rank())  # weights stay equal: DDP broadcasts those of "
+    "rank 0\n"
+)
+NOISE = "        noisy = x + 0.1 * torch.randn_like(x)\n"
+OWN = "    own = torch.Generator().manual_seed(seed + dist.get_rank())\n"
+DRAWN = "        noisy = x + 0.1 * torch.randn(x.shape, generator=own)\n"
 RIGHT = {
-    "gradients are scaled, by a quotient of integers": [(LOSS, SUM), (BACKWARD, BACKWARD + SCALED)]
+    "each rank skips what the others draw": [
+        (SEED, "    torch.manual_seed(seed)\n    torch.rand(10_001 * dist.get_rank())\n")
+    ]
 }
 WRONG = {
-    "a rank without tokens leaves the step out": (
-        [(COUNT, "        if (y == -100).all():\n            continue\n" + COUNT)],
-        "it hangs:\nrank 0 waits in line",
+    "no seed": ([(SEED, "")], "two runs with seed 42"),
+    "a generator, for the noise only": (
+        [(SEED, "    torch.manual_seed(seed)\n" + OWN), (NOISE, DRAWN)],
+        "the same activations dropped",
     ),
-    "not times the number of ranks": (
-        [(" * dist.get_world_size() / count", " / count")],
-        "0.50 times as far",
+    "the rank plus the epoch": (
+        [
+            (SEED, ""),
+            ("for _ in range(epochs):\n", "for epoch in range(epochs):\n        SEED_EPOCH\n"),
+            ("SEED_EPOCH", "torch.manual_seed(seed + dist.get_rank() + epoch)"),
+        ],
+        "rank 0 in epoch 1 had the same noise as rank 1 in epoch 0",
     ),
 }

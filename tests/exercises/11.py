@@ -1,18 +1,23 @@
-GIVEN = "the weights after epoch 2"
-FREEZE = "    model.body.requires_grad_(False)\n"
-WRAP = "    ddp_model = DistributedDataParallel(model)\n"
-UNFREEZE = "            model.body.requires_grad_(True)\n"
-AGAIN = (
-    "            ddp_model = DistributedDataParallel(model)  # averages what needs gradients now\n"
+GIVEN = "images of 'cat'"
+LOOP = (
+    "    for name in sorted(counts):  # in one order on all ranks: the n-th call meets the n-th\n"
 )
-UNUSED = WRAP.replace("(model)", "(model, find_unused_parameters=True)")
+ONE = """        number = torch.tensor(counts[name])
+        dist.all_reduce(number)
+        summed[name] = number.item()
+"""
+OBJECTS = """    each = [None] * dist.get_world_size()
+    dist.all_gather_object(each, counts)
+    summed = {name: sum(other[name] for other in each) for name in counts}
+"""
 RIGHT = {
-    "frozen after wrapping, with parameters that may be unused": [
-        (FREEZE + WRAP, UNUSED + FREEZE),
-        (AGAIN, ""),
-    ]
+    "the dicts are gathered": [(LOOP + ONE, OBJECTS)],
+    "a subclass of dict is returned": [("{}", 'type("Totals", (dict,), {})()')],
 }
 WRONG = {
-    "parameters that may be unused, nothing else": ([(AGAIN, ""), (WRAP, UNUSED)], "after epoch 2"),
-    "never frozen": ([(FREEZE, ""), (UNFREEZE + AGAIN, "            pass\n")], "after epoch 1"),
+    "in the order of a set": ([("sorted(counts)", "set(counts)")], "totals says"),
+    "sorted by the numbers": (
+        [("sorted(counts)", "sorted(counts, key=counts.get)")],
+        "totals says",
+    ),
 }

@@ -1,23 +1,24 @@
-GIVEN = "images of 'cat'"
-LOOP = (
-    "    for name in sorted(counts):  # in one order on all ranks: the n-th call meets the n-th\n"
+GIVEN = "2 micro-batches, k=2; the weights after micro-batch 2"
+WITH = "        with nullcontext() if last else ddp_model.no_sync():\n"
+BODY = "            loss = F.mse_loss(ddp_model(x), y) / k\n            loss.backward()\n"
+BACKWARD_ONLY = (
+    "        loss = F.mse_loss(ddp_model(x), y) / k\n" + WITH + "            loss.backward()\n"
 )
-ONE = """        number = torch.tensor(counts[name])
-        dist.all_reduce(number)
-        summed[name] = number.item()
-"""
-OBJECTS = """    each = [None] * dist.get_world_size()
-    dist.all_gather_object(each, counts)
-    summed = {name: sum(other[name] for other in each) for name in counts}
-"""
+
+
+def dedent(lines):
+    return lines.replace("            ", "        ")
+
+
 RIGHT = {
-    "the dicts are gathered": [(LOOP + ONE, OBJECTS)],
-    "a subclass of dict is returned": [("{}", 'type("Totals", (dict,), {})()')],
+    "by DDP's own switch": [
+        (WITH + BODY, "        ddp_model.require_backward_grad_sync = last\n" + dedent(BODY))
+    ]
 }
 WRONG = {
-    "in the order of a set": ([("sorted(counts)", "set(counts)")], "totals says"),
-    "sorted by the numbers": (
-        [("sorted(counts)", "sorted(counts, key=counts.get)")],
-        "totals says",
+    "no_sync for the backward pass only": ([(WITH + BODY, BACKWARD_ONLY)], "averaged 2 times"),
+    "averaged in the last micro-batch of all": (
+        [("if last else", "if number + 1 == len(batches) else")],
+        "6 micro-batches, k=3",
     ),
 }

@@ -1,23 +1,18 @@
-GIVEN = "rank 0 waits in line"
-VALIDATE = "validate(model, x_val"
-BARRIER = "        dist.barrier()  # the others wait for rank 0\n"
-GUARD = "        if dist.get_rank() == 0:  # not by ddp_model: it would broadcast buffers\n"
-RIGHT = {
-    "all ranks validate": [
-        (
-            GUARD + "            losses.append(validate(model, x_val, y_val))\n",
-            "        losses.append(validate(ddp_model, x_val, y_val))\n",
-        )
-    ]
-}
+GIVEN = "the model in the file, tested on the same data, has a loss of"
+SEND = """    for buffer in model.buffers():  # each rank has those of its own batches
+        dist.broadcast(buffer, src=0)
+"""
+SAVE = """    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+"""
+AVERAGE = """    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer /= dist.get_world_size()
+"""
+RIGHT = {"the average of all ranks' statistics": [(SEND, AVERAGE)]}
 WRONG = {
-    "without the barrier": (
-        [(VALIDATE, "validate(ddp_model, x_val"), (BARRIER, "")],
-        "rank 1 has finished",
-    ),
-    "in train mode": ([("    model.eval()\n", "")], "it made 9 forward passes in train mode"),
-    "trained through the bare model, too": (
-        [("F.mse_loss(ddp_model(x), y)", "F.mse_loss(model(x), y)")],
-        "a bias is",
-    ),
+    "averaged after saving": ([(SEND + SAVE, SAVE + AVERAGE)], "has a loss of"),
+    "tested in train mode": ([(SEND, ""), ("    model.eval()\n", "")], "has a loss of"),
+    "reset before saving": ([(SEND, "    model[1].reset_running_stats()\n")], "running_mean is 0"),
 }

@@ -1,27 +1,20 @@
-GIVEN = "which has cuda:0 and no other GPU; it takes device(type='cuda', index=1)"
-LINE = '    number = int(os.environ["LOCAL_RANK"])  # counts on each node from 0, as the GPUs do\n'
-RIGHT = {
-    "the current device": [
-        (
-            LINE + '    return torch.device(f"cuda:{number}")\n',
-            "    torch.cuda.set_device(dist.get_node_local_rank())\n"
-            '    return torch.device("cuda")\n',
-        )
-    ]
-}
+GIVEN = "2 workers per rank: sample 0 came 2 times"
+FIRST = "first = self.rank * workers + worker  # readers are counted over all ranks"
+RANGE = "        return iter(range(first, self.count, self.world_size * workers))\n"
+OF_RANK = "range(self.rank, self.count, self.world_size)"
+SLICED = f"        return iter({OF_RANK}[worker::workers])\n"
+RIGHT = {"the rank's samples are split among its workers": [(RANGE, SLICED)]}
 WRONG = {
-    "for nodes of equal size": (
-        [
-            (
-                LINE,
-                '    node, size = os.environ["GROUP_RANK"], os.environ["LOCAL_WORLD_SIZE"]\n'
-                '    number = int(os.environ["RANK"]) - int(node) * int(size)\n',
-            )
-        ],
-        "Invalid device string",
+    "by workers alone": (
+        [(RANGE, "        return iter(range(worker, self.count, workers))\n")],
+        "came 2 times",
     ),
-    "the last for all that have none": (
-        [(LINE, '    number = min(int(os.environ["RANK"]), torch.cuda.device_count() - 1)\n')],
-        "take the same GPU, device(type='cuda', index=2)",
+    "one worker reads, the others do not": (
+        [(RANGE, f"        return iter({OF_RANK} if worker == 0 else ())\n")],
+        "the workers, rank by rank, got 12, 0, 12, 0 samples",
+    ),
+    "two workers have one number": (
+        [(FIRST, "first = self.rank + worker")],
+        "2 workers per rank",
     ),
 }

@@ -1,25 +1,32 @@
-GIVEN = "downloads on node 0 (rank 0 and 1) is 2, not 1"
-IF = (
-    '    if int(os.environ["LOCAL_RANK"]) == 0 and not path.exists():'
-    "  # the first rank of each node\n"
-)
-DOWNLOAD = "        download(path)\n"
-BARRIER = "    dist.barrier()  # nobody looks at the file before, not even whether it is there\n"
-LOCKED = """    import fcntl
-
-    with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            download(path)
+GIVEN = "0.weight on rank 0 is"
+SHARD = '    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))\n'
+CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+EACH = """        for parameter in model.parameters():
+            shard = parameter.grad.to_local()
+            shard *= min(1.0, max_norm / (shard.norm().item() + 1e-6))
 """
-RIGHT = {"a lock": [(IF + DOWNLOAD + BARRIER, LOCKED)]}
+AVERAGE = """        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+"""
+RETURN = "    return {name: weight.full_tensor() for name, weight in model.state_dict().items()}\n"
+AFTER = f"""    weights = {{name: weight.clone() for name, weight in model.state_dict().items()}}
+{SHARD}    return weights
+"""
+RIGHT = {
+    "each layer is sharded as well": [
+        (SHARD, "    for layer in model.children():\n        fully_shard(layer)\n" + SHARD)
+    ]
+}
 WRONG = {
-    "rank 0 of all nodes": (
-        [('os.environ["LOCAL_RANK"]', 'os.environ["RANK"]')],
-        "On 4 ranks: rank 2 failed in line",
+    "each rank clips its shards": ([(CLIP, EACH + "  ")], "one process gets"),
+    "not sharded": (
+        [(SHARD, ""), (CLIP, AVERAGE + CLIP), ("weight.full_tensor()", "weight")],
+        "not all steps had a sharded model",
     ),
-    "until something is there": (
-        [(BARRIER, "    while not path.exists():\n        time.sleep(0.1)\n")],
-        "80 of 200 bytes",
+    "sharded after the last step": (
+        [(SHARD, ""), (CLIP, AVERAGE + CLIP), (RETURN, AFTER)],
+        "not all steps had a sharded model",
     ),
+    "the shards are returned": ([("weight.full_tensor()", "weight.to_local()")], "is a shard"),
 }

@@ -1,15 +1,40 @@
-GIVEN = "8 + 8 threads"
-LINE = "torch.set_num_threads(max(1, os.cpu_count() // processes))"
-IF = '    if "OMP_NUM_THREADS" not in os.environ:\n'
-CHILDREN = """        os.environ["OMP_NUM_THREADS"] = str(max(1, os.cpu_count() // processes))
-        torch.set_num_interop_threads(1)
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+GIVEN = "all_reduce is yours to write"
+START = "    chunks = tensor.view(-1).tensor_split(world_size)  # some may be empty\n"
+SEND = (
+    "    sending = dist.isend(chunk, (rank + 1) % world_size)"
+    "  # send would wait for the other's recv\n"
+)
+RECV = "    dist.recv(into, (rank - 1) % world_size)\n"
+WAIT = "    sending.wait()\n"
+TO_ALL = """    others = [other for other in range(world_size) if other != rank]
+    mine = tensor.clone()
+    sending = [dist.isend(mine, other) for other in others]
+    for other in others:
+        received = torch.empty_like(tensor)
+        dist.recv(received, other)
+        tensor += received
+    for work in sending:
+        work.wait()
+    return
 """
-RIGHT = {
-    "for child processes, too": [(f"        {LINE}\n", CHILDREN)],
-    "cores as psutil counts them": [(LINE, LINE.replace("os.", '__import__("psutil").'))],
-}
+BATCH = """    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, chunk, (rank + 1) % world_size),
+            dist.P2POp(dist.irecv, into, (rank - 1) % world_size),
+        ]
+    )
+    for work in works:
+        work.wait()
+"""
+RIGHT = {"a batch of isend and irecv": [(SEND + RECV + WAIT, BATCH)]}
 WRONG = {
-    "always one, as torchrun does": ([(LINE, "torch.set_num_threads(1)")], "1 + 1 threads"),
-    "whatever the user says": ([(IF, "    if processes:\n")], "OMP_NUM_THREADS=5"),
+    "all send first": (
+        [("sending = dist.isend(chunk", "dist.send(chunk"), (WAIT, "")],
+        "rank 0 waits in line",
+    ),
+    "all to all": ([(START, START + TO_ALL)], "rank 0 sent 192 bytes, where 128 are enough"),
+    "PyTorch's, by its group": (
+        [(START, START + "    return dist.group.WORLD.allreduce(tensor).wait()\n")],
+        "called allreduce",
+    ),
 }

@@ -1,0 +1,78 @@
+"""Noise and dropout differ between ranks and between epochs; a run with the same seed repeats."""
+
+from itertools import combinations
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+EPOCHS, SIZE = 3, (32, 8)
+SEEDS = (42, 42, 100)
+HINTS = (
+    "Compare what two ranks print in the same epoch. Where do their random numbers come from?",
+    "With one seed all ranks draw the same numbers. Their weights do not need that: DDP copies "
+    "those of rank 0 to all ranks when it wraps the model.",
+    "torch.manual_seed(seed + dist.get_rank())",
+)
+DRAWN = {"noise": "the same noise", "dropped": "the same dropped activations"}
+
+
+class Noting(nn.Module):
+    """Notes the inputs it is given, and which activations its dropout has dropped."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(SIZE[1], 1), nn.Dropout(0.5)
+        self.drawn = {"noise": [], "dropped": []}
+
+    def forward(self, x):
+        kept = self.dropout(torch.ones_like(x))
+        self.drawn["noise"].append(x.detach() / 0.1)
+        self.drawn["dropped"].append((kept == 0).float())
+        return self.linear(x * kept)
+
+
+def observe(mine):
+    runs = []
+    for run, seed in enumerate(SEEDS):
+        torch.manual_seed(1000 * run + dist.get_rank())  # for a train that sets no seed
+        model = Noting()
+        mine.train(model, torch.zeros(SIZE), torch.ones(SIZE[0], 1), seed, EPOCHS)
+        runs.append(model.drawn)
+    return {"runs": runs}
+
+
+def facts(found):
+    made = [[values.shape for values in run["noise"]] for rank in found for run in rank["runs"]]
+    sizes = [v.std() for rank in found for run in rank["runs"] for v in run["noise"]]
+    result = {
+        "one step with its own x in each epoch": made == [[SIZE] * EPOCHS] * len(made),
+        "a standard deviation of the noise of 0.1": all(0.7 < size < 1.3 for size in sizes),
+    }
+    for what, words in DRAWN.items():
+        result[f"{words} twice in a run"] = twice(found, what)
+        runs = [[torch.stack(run[what]) for run in rank["runs"]] for rank in found]
+        result |= {
+            f"{words} in a second run with the same seed, on each rank": [
+                torch.equal(first, again) for first, again, _ in runs
+            ],
+            f"{words} in a run with another seed, on each rank": [
+                any(map(torch.equal, first, other)) for first, _, other in runs
+            ],
+        }
+    return result
+
+
+def twice(found, what):
+    """Who has the same in a run, or the same times a factor: pairs of (rank, epoch)."""
+    pairs = []
+    for run in (0, 2):
+        draws = [
+            (f"rank {number} in epoch {epoch}", (values - values.mean()) / values.std())
+            for number, rank in enumerate(found)
+            for epoch, values in enumerate(rank["runs"][run][what])
+        ]
+        for (one, a), (other, b) in combinations(draws, 2):
+            if a.shape == b.shape and (a - b).abs().mean() < 0.1:
+                pairs.append(f"{one} and {other}")
+    return pairs

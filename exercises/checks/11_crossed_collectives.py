@@ -1,0 +1,48 @@
+"""For each class the sum is that of all ranks' counts, whatever the order in which they counted."""
+
+import torch.distributed as dist
+
+HINTS = (
+    "Print the name before each all_reduce on every rank. Which names does the first call add up?",
+    "A collective has no name: the n-th call of a rank meets the n-th call of the others. A dict "
+    "keeps the order in which its keys came, and that differs from rank to rank.",
+    "Loop over sorted(counts), or all_reduce one tensor of all counts, sorted by name.",
+)
+NAMES = "cat dog owl fox bee ant elk".split()
+CASES = ((1,), (2,), (7,))  # classes
+
+
+class Name(str):
+    """Its hash is another on each rank, as that of a str is in processes that torchrun starts."""
+
+    def __hash__(self):
+        return hash((dist.get_rank(), str(self)))
+
+
+class Counts(dict):
+    """Finds a Name by a plain str, too."""
+
+    def __missing__(self, key):
+        if type(key) is not str:
+            raise KeyError(key)
+        return self[Name(key)]
+
+    def __contains__(self, key):
+        return super().__contains__(Name(key))
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default
+
+
+def make_counts(rank, classes):
+    """Other numbers on each rank, in another order, which is not that of the numbers either."""
+    names = NAMES[:classes]
+    numbers = {name: 10**rank * (1 + (i * 3 + rank) % 8) for i, name in enumerate(names)}
+    start = rank % classes
+    return {name: numbers[name] for name in names[start:] + names[:start]}
+
+
+def observe(mine, classes):
+    counts = make_counts(dist.get_rank(), classes)
+    summed = mine.totals(Counts({Name(name): count for name, count in counts.items()}))
+    return {"what totals returns": summed}

@@ -1,0 +1,36 @@
+"""The rest of an epoch has the batches of a run without a stop, and nothing else is loaded."""
+
+from torch.utils.data import Dataset
+
+from exercises.checks.judge import MOST
+
+CASES = ((24, 2, 0, 0), (24, 2, 1, 2), (24, 2, 2, 3), (25, 3, 1, 1), (25, 3, 1, 4), (23, 4, 3, 2))
+CASE = "{} images, batch_size={}, epoch {}, {} steps done: "
+HINTS = (
+    "Write down the batches of epoch 1 without a stop. Which ones were left after 3 steps, and "
+    "which ones does the second run take?",
+    "A position in an epoch is a number of samples in its order, and the sampler yields that "
+    "order before anything is loaded: skip numbers, not data.",
+    "list(sampler)[done * batch_size :] are the numbers that are left; a Subset of them, in order.",
+)
+
+
+class Noting(Dataset):
+    """Of numbers, which are noted when they are loaded."""
+
+    def __init__(self, size):
+        self.size, self.loaded = size, []
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        self.loaded.append(int(index))
+        return int(index)
+
+
+def observe(mine, size, batch_size, epoch, done):
+    dataset = Noting(size)
+    left = mine.rest_of_epoch(dataset, batch_size, epoch, done)
+    batches = [[int(number) for number in batch] for batch in left]
+    return {"the batches": batches, f"images loaded{MOST}": len(dataset.loaded)}
