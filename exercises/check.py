@@ -1,7 +1,6 @@
 """The exercises: check one on real ranks, list them, get a hint. README.md has the commands."""
 
 import argparse
-import ast
 import contextlib
 import difflib
 import json
@@ -19,15 +18,9 @@ if __name__ == "__main__":
 from rich.console import Console  # noqa: E402
 from rich.markup import escape  # noqa: E402
 from rich.padding import Padding  # noqa: E402
-from rich.table import Table  # noqa: E402
 
 console = Console(highlight=False)
 PROGRESS = HERE / ".progress.json"
-KINDS = {
-    "fix": "Fix it: one mistake each",
-    "write": "Write it",
-    "chain": "The chain: each step begins with the file of the step before",
-}
 
 
 @dataclass(frozen=True)
@@ -63,11 +56,8 @@ class Exercise:
 
     @property
     def hints(self) -> list[str]:
-        """Read, not imported, because the check imports PyTorch."""
-        for node in ast.parse(self.check.read_text()).body:
-            if isinstance(node, ast.Assign) and node.targets[0].id == "HINTS":
-                return ast.literal_eval(node.value)
-        raise ValueError(f"no HINTS in {self.check}")
+        own = (HERE / "hints.txt").read_text().split(f"\n{self.number}\n")[1].split("\n\n")[0]
+        return [" ".join(hint.split()) for hint in f"\n{own}".split("\n- ")[1:]]
 
     @property
     def title(self) -> str:
@@ -181,20 +171,13 @@ def print_diff(lines) -> None:
 
 
 def print_list() -> int:
-    state, exercises, count = progress(), all_exercises(), 0
-    for kind, heading in KINDS.items():
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for column in range(4):
-            table.add_column(no_wrap=column < 3)
-        for exercise in [e for e in exercises if e.kind == kind]:
-            done = state.get(exercise.name, {}).get("done")
-            count += bool(done)
-            mark = "[green]done[/]" if done else "    "
-            name = f"[cyan]{exercise.name}[/]"
-            table.add_row(exercise.number, mark, name, escape(exercise.title))
-        console.print(f"{heading} (exercises/{kind}/)", style="bold")
-        console.print(table)
-    console.print(f"\n{count} of {len(exercises)} done; the next one: python exercises/check.py")
+    state, exercises = progress(), all_exercises()
+    done = [exercise.name for exercise in exercises if state.get(exercise.name, {}).get("done")]
+    for exercise in exercises:
+        mark = "[green]done[/]" if exercise.name in done else "    "
+        name = f"[cyan]{exercise.name:<24}[/]"
+        console.print(exercise.number, mark, name, escape(exercise.title), soft_wrap=True)
+    console.print(f"\n{len(done)} of {len(exercises)} done; the next: python exercises/check.py")
     return 0
 
 

@@ -5,11 +5,6 @@ from itertools import combinations
 from exercises.checks.common import Recorder, numbered
 
 EPOCHS, COUNT = 3, 24
-HINTS = (
-    "Compare what a rank prints for epoch 0 and for epoch 1. What decides the order of an epoch?",
-    "DistributedSampler draws its order from seed + epoch: it has to be told each epoch.",
-    "Call sampler.set_epoch(epoch) on every rank at the start of each epoch.",
-)
 
 
 def observe(mine):
@@ -31,5 +26,5 @@ def facts(found):
     return {
         f"images that each rank trains on in {EPOCHS} epochs": [len(r["seen"]) for r in found],
         "images that no rank sees, in each epoch": missing,
-        "the same images in two epochs": again,
+        "the same images in two epochs": again[:3],
     }

@@ -9,13 +9,6 @@ from exercises.checks.judge import MOST
 
 CASES = ((11, 0), *((size, 0.4) for size in (11, 13, 7, 10, 24, 16)))  # images, random labels
 CASE = "{} images: "
-HINTS = (
-    "Print which images each rank tests: 11 images on two ranks. How many are that in all?",
-    "DistributedSampler repeats the first images until all ranks have equally many: those count "
-    "twice. To test, shard without padding, and divide the sum of all counts once.",
-    "A test needs no DistributedSampler: take Subset(dataset, range(rank, len(dataset), "
-    "world_size)) on each rank.",
-)
 
 
 def observe(mine, size, share):

@@ -6,13 +6,6 @@ import torch.distributed as dist
 from exercises.checks.common import Watch, batchnorm_model
 
 EPOCHS, BATCHES = 3, 2
-HINTS = (
-    "In which line does each rank wait? A collective needs all ranks, and two different ones do "
-    "not meet. Which collective is there in rank 0's line?",
-    "The forward pass of a DDP model broadcasts the buffers of rank 0, here those of BatchNorm, "
-    "in eval mode as well: it is a collective, and the other ranks do not call it.",
-    "Let rank 0 validate the bare model: validate(ddp_model.module, ...).",
-)
 
 
 def data(seed, batches):

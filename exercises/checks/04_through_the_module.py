@@ -6,11 +6,6 @@ import torch.nn.functional as F
 from exercises.checks.common import ROWS, Watch, linear, rank_data
 
 STEPS = 4
-HINTS = (
-    "Print the gradients of two ranks after backward(). Are they equal?",
-    "Only a forward pass through the DDP model prepares backward to average the gradients.",
-    "Only .loss is to be taken from .module: net.loss(ddp_model(x), y).",
-)
 
 
 def make_model(seed):

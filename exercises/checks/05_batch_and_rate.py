@@ -8,13 +8,6 @@ from exercises.checks.common import ROWS, Watch, linear, secret
 
 CASES = ((24, 6, 0.3), (24, 12, 0.1), (60, 6, 0.2))  # images, batch size, learning rate
 CASE = "{} images, batch_size={}: "
-HINTS = (
-    "How many steps does an epoch take on one process, and how many on two ranks? How many images "
-    "are in a step, over all ranks?",
-    "batch_size of a DataLoader is that of its rank: N ranks take N times as many images per "
-    "step, and 1/N of the steps. No other learning rate undoes that.",
-    "DataLoader(dataset, batch_size=batch_size // dist.get_world_size(), sampler=sampler)",
-)
 
 
 def observe(mine, count, batch_size, lr):

@@ -6,12 +6,6 @@ import torch.nn as nn
 
 EPOCHS = 8
 CASES = ((-1, 0.2), (0, 0.2), (None, 1.6))  # the rank whose loss grows, learning rate
-HINTS = (
-    "Print what the scheduler is given on each rank: is it the same number?",
-    "After dist.reduce only the rank that is named in dst has the sum. What every rank decides "
-    "by, a learning rate or an early stop, has to be all-reduced.",
-    "Every rank needs the sum: dist.all_reduce(mean) in place of dist.reduce(mean, dst=0).",
-)
 
 
 def data(world_size, odd):

@@ -8,12 +8,6 @@ import torch.nn as nn
 
 EPOCHS, SIZE = 3, (32, 8)
 SEEDS = (42, 42, 100)
-HINTS = (
-    "Compare what two ranks print in the same epoch. Where do their random numbers come from?",
-    "With one seed all ranks draw the same numbers. Their weights do not need that: DDP copies "
-    "those of rank 0 to all ranks when it wraps the model.",
-    "torch.manual_seed(seed + dist.get_rank())",
-)
 DRAWN = {"noise": "the same noise", "dropped": "the same dropped activations"}
 
 
@@ -75,4 +69,4 @@ def twice(found, what):
         for (one, a), (other, b) in combinations(draws, 2):
             if a.shape == b.shape and (a - b).abs().mean() < 0.1:
                 pairs.append(f"{one} and {other}")
-    return pairs
+    return pairs[:3]

@@ -7,12 +7,6 @@ from exercises.checks.common import numbered
 
 CASES = ((24, 6), (25, 9))  # images, those to validate on
 SEEDS = (1, 2, 1)
-HINTS = (
-    "Which images does each rank validate on, and where does random_split take its numbers from?",
-    "What all ranks must draw alike needs a generator of its own, with a seed that all share: to "
-    "seed PyTorch's global one alike would give all ranks the same augmentation.",
-    "random_split(dataset, lengths, torch.Generator().manual_seed(seed)).",
-)
 
 
 def observe(mine, size, count):

@@ -18,13 +18,6 @@ CASES = ((0, "all come together"), (1, "rank 0 comes first"), (2, "the file is t
 CASE = "when {1}: "
 CONTENT = bytes(range(200))
 STILL, LOOPS = 0.5, 2.0  # seconds without, or of, processor time: a rank that waits
-HINTS = (
-    "Who downloads on each node, and what do the others do meanwhile?",
-    "One rank of each node (LOCAL_RANK) downloads. The others wait for it before they look "
-    "whether the file is there, because half a file is there as well.",
-    "if LOCAL_RANK is 0 and the file is not there: download. Then dist.barrier(), on all ranks. "
-    "Then read.",
-)
 really_sleep = time.sleep
 
 

@@ -8,14 +8,6 @@ from exercises.checks.common import Collectives, Watch, linear, secret
 from exercises.checks.judge import MOST
 
 SIZES, EPOCHS = (24, 120), 2  # images: 3 or 15 steps per epoch on 2 ranks
-HINTS = (
-    "How many collectives does a rank start in an epoch of 4 steps, and of 400? Which of them does "
-    "the next step need?",
-    "Each collective makes all ranks wait for the slowest one and for the network. What is only "
-    "printed or returned at the end of an epoch is summed on each rank, and sent once.",
-    "Add `mine` to the sums of this rank in each step, and call sum_over_ranks once, after the "
-    "loop over the batches.",
-)
 
 
 def observe(mine):

@@ -2,12 +2,6 @@
 
 import torch.distributed as dist
 
-HINTS = (
-    "Print the name before each all_reduce on every rank. Which names does the first call add up?",
-    "A collective has no name: the n-th call of a rank meets the n-th call of the others. A dict "
-    "keeps the order in which its keys came, and that differs from rank to rank.",
-    "Loop over sorted(counts), or all_reduce one tensor of all counts, sorted by name.",
-)
 NAMES = "cat dog owl fox bee ant elk".split()
 CASES = ((1,), (2,), (7,))  # classes
 

@@ -1,13 +1,6 @@
 """The answer names the rank, the line and the collective."""
 
 WORLD_SIZES = (1,)
-HINTS = (
-    "Put the three stacks side by side: which rank waits in another collective?",
-    "Compare what each rank has started under the same number: the first difference is the cause, "
-    "and all other ranks only wait. A condition that was true on one rank alone led it there.",
-    "`if accuracy > best` looks at the accuracy of one shard. The number is that of the first row "
-    "of the flight record in which the ranks have different names.",
-)
 RIGHT = {"rank": 1, "line": 45, "seq": 120}
 
 

@@ -10,14 +10,6 @@ LR, LENGTH, CLASSES = 0.5, 8, 4
 COUNTS = ((6, 3, 4), (1, 8, 3), (5, 5, 5), (8, 0, 1))
 CASES = ((", ".join(map(str, COUNTS)),),)
 CASE = "the tokens of the ranks are {} in the four steps: "
-HINTS = (
-    "How much does one token count on a rank with 8 tokens, and on one with 2? Start with what "
-    "the mean of a rank is divided by.",
-    "DDP averages the ranks' means. With unequal counts that is not the mean of all: divide the "
-    "sum of all by the number of all.",
-    'All-reduce the count of (y != -100). The loss is the sum (reduction="sum") divided by it, '
-    "times the world size, because DDP divides by that.",
-)
 
 
 def batch(step, rank):

@@ -11,13 +11,6 @@ from exercises.checks.judge import MOST
 CASES = ((2, 2), (6, 3), (8, 4), (3, 1))  # micro-batches, how many of them make a step
 CASE = "{} micro-batches, k={}: "
 LR = 0.3
-HINTS = (
-    "Print for each micro-batch if it is inside no_sync, and if a step follows. In which one are "
-    "the gradients averaged?",
-    "The backward pass outside of no_sync averages what .grad has added up until then; what later "
-    "passes add stays on its rank. Its forward pass must be outside as well.",
-    "Outside of no_sync belongs the last micro-batch of a step: number + 1 is a multiple of k.",
-)
 
 
 def batches(count, rank):

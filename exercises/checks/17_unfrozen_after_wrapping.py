@@ -10,13 +10,6 @@ from exercises.checks.common import ROWS, Watch, linear, rank_data
 EPOCHS = 5
 CASES = ((1,), (3,))  # epochs in which the body is frozen
 CASE = "frozen={} (the numbers of the body come first): "
-HINTS = (
-    "Print the gradients of two ranks after backward(), of the head and of the body, before and "
-    "after the body is unfrozen.",
-    "DDP notes at its construction which parameters need gradients, and averages only these.",
-    "Wrap the model again, once the body is unfrozen; or wrap it before anything is frozen, and "
-    "leave the body out of the optimizer's parameters at first.",
-)
 
 
 def make_model(seed):

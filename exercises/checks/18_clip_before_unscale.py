@@ -9,13 +9,6 @@ STEPS, MAX_NORM = 8, 1.0
 OVERFLOW = 2  # in this pass the last rank has an infinite gradient: all skip the step
 CASES = ((),)
 CASE = f"(in backward pass {OVERFLOW} the last rank has an infinite gradient) "
-HINTS = (
-    "Print what clip_grad_norm_ returns: the norm of the gradients that it was given.",
-    "The scaler multiplies all gradients by 65,536. scaler.step divides them again, but the "
-    "clipping comes before it. DDP averages before both, so all ranks see an infinite gradient.",
-    "scaler.unscale_(optimizer) after backward() and before clip_grad_norm_; scaler.step then "
-    "does not divide a second time.",
-)
 
 
 def data(rank):

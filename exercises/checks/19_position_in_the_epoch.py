@@ -6,13 +6,6 @@ from exercises.checks.judge import MOST
 
 CASES = ((24, 2, 0, 0), (24, 2, 1, 2), (24, 2, 2, 3), (25, 3, 1, 1), (25, 3, 1, 4), (23, 4, 3, 2))
 CASE = "{} images, batch_size={}, epoch {}, {} steps done: "
-HINTS = (
-    "Write down the batches of epoch 1 without a stop. Which ones were left after 3 steps, and "
-    "which ones does the second run take?",
-    "A position in an epoch is a number of samples in its order, and the sampler yields that "
-    "order before anything is loaded: skip numbers, not data.",
-    "list(sampler)[done * batch_size :] are the numbers that are left; a Subset of them, in order.",
-)
 
 
 class Noting(Dataset):

@@ -9,13 +9,6 @@ from exercises.checks.judge import MOST
 
 CASES = ((24, 0), (24, 2), (25, 3), (2, 2))  # samples, workers
 CASE = "{1} workers per rank: "
-HINTS = (
-    "How often does each sample come with 0, and with 2 workers? Who runs __iter__?",
-    "Every loader worker runs __iter__ on its own copy of the dataset, and knows of the others "
-    "only by torch.utils.data.get_worker_info(): shard by rank and by worker.",
-    "Reader number rank * num_workers + id takes every (world_size * num_workers)-th sample; "
-    "get_worker_info() is None where there are no workers.",
-)
 
 
 def observe(mine, count, workers):

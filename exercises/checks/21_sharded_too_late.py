@@ -10,12 +10,6 @@ from exercises.checks.common import linear, rank_data
 STEPS = 4
 CASES = ((0.5,), (3.0,), (4.0,))  # always below the norm; between its values on 2, on 3 ranks
 CASE = "max_norm={}: "
-HINTS = (
-    "Compare id(p) of the optimizer's parameters with those of the model, before the first step.",
-    "fully_shard puts new parameters, the shards, into the model; an optimizer that was made "
-    "before keeps the old ones.",
-    "Make the optimizer after fully_shard.",
-)
 
 
 def make_model():

@@ -10,15 +10,6 @@ SHAPES = ((12,), (7,), (3, 5), (1,), (2,), (1000,), (1, 100), ())
 CASES = [(shape, torch.int64 if shape == (3, 5) else torch.float64) for shape in SHAPES]
 CASE = "a tensor of shape {}: "
 POINT_TO_POINT = {"send", "recv", "recv_anysource"}  # isend, irecv, batch_isend_irecv, too
-HINTS = (
-    "Play it with three ranks and three chunks on paper: after two steps, which chunk is the sum "
-    "on which rank? That one is the first to go round in the second half.",
-    "Each rank sends 2 (N - 1) chunks, however many ranks there are: in step s rank r sends chunk "
-    "(r - s) % N and adds what comes to chunk (r - s - 1) % N. If all ranks send before they "
-    "receive, all wait: start the sending, receive, then wait for it.",
-    "sending = dist.isend(chunk, right); dist.recv(received, left); sending.wait(). In the second "
-    "half, rank r sends chunk (r + 1 - s) % N and receives chunk (r - s) % N.",
-)
 
 
 def make(rank, shape, dtype):

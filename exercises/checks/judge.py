@@ -122,9 +122,10 @@ def shown(value, count: int = 4) -> str:
     """A value as text: of a tensor or a list the first elements, of a float `count` digits."""
     if torch.is_tensor(value):
         value = value.flatten().tolist()
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and value:
         texts = [shown(one, count) for one in value[:8]] + ["..."] * (len(value) > 8)
-        return f"[{', '.join(texts)}]" if value else "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+        mark = "; " if isinstance(value[0], str) else ", "
+        return f"[{mark.join(texts)}]"
+    if isinstance(value, (bool, list, tuple)):
+        return str(value) if isinstance(value, bool) else "none"
     return f"{value:.{count}g}" if isinstance(value, float) else str(value)[:200]

@@ -10,7 +10,6 @@ python exercises/check.py 01                                             # is it
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # import it before the group is made: see docs/backends.md
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

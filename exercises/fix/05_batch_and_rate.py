@@ -12,7 +12,6 @@ python exercises/check.py 05                                                 # i
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # import it before the group is made: see docs/backends.md
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

@@ -13,7 +13,6 @@ from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # import it before the group is made: see docs/backends.md
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel

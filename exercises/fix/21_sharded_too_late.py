@@ -11,7 +11,6 @@ python exercises/check.py 21                                                   #
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # import it before the group is made: see docs/backends.md
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh

@@ -1,22 +1,12 @@
-GIVEN = "0.1, 0.05"
+GIVEN = "rank 1: [0.2, 0.1, 0.05"
 REDUCE = "        dist.all_reduce(mean)  # reduce leaves the sum on rank dst only; all need it\n"
-STEP = "        scheduler.step(mean.item())\n"
-RIGHT = {
-    "gathered in float32": [
-        (
-            REDUCE,
-            "        parts = [torch.zeros(()) for _ in range(dist.get_world_size())]\n"
-            "        dist.all_gather(parts, mean)\n        mean = sum(parts)\n",
-        )
-    ]
-}
 WRONG = {
     "each rank goes by its own loss": (
-        [(REDUCE + STEP, "        scheduler.step(loss.item())\n")],
-        "on rank 1",
+        [(REDUCE, ""), ("step(mean.item())", "step(loss.item())")],
+        "the learning rate after each epoch",
     ),
     "all go by rank 0's loss": (
         [(REDUCE, "        dist.broadcast(mean, src=0)\n")],
-        "one process",
+        "the learning rate after each epoch",
     ),
 }

@@ -1,28 +1,16 @@
-GIVEN = "rank 1 in epoch 0 had the same noise as rank 0 in epoch 0"
-SEED = (
-    "    torch.manual_seed(seed + dist.get_rank())  # weights stay equal: DDP broadcasts those of "
-    "rank 0\n"
-)
-NOISE = "        noisy = x + 0.1 * torch.randn_like(x)\n"
-OWN = "    own = torch.Generator().manual_seed(seed + dist.get_rank())\n"
-DRAWN = "        noisy = x + 0.1 * torch.randn(x.shape, generator=own)\n"
-RIGHT = {
-    "each rank skips what the others draw": [
-        (SEED, "    torch.manual_seed(seed)\n    torch.rand(10_001 * dist.get_rank())\n")
-    ]
-}
+GIVEN = "the same noise twice in a run\n  yours: [rank 0 in epoch 0 and rank 1 in epoch 0"
+SEED = "    torch.manual_seed(seed + dist.get_rank())"
+OWN = """    own = torch.Generator().manual_seed(seed + dist.get_rank())
+    torch.manual_seed(seed)"""
+NOISE = ("torch.randn_like(x)", "torch.randn(x.shape, generator=own)")
+EACH = "for epoch in range(epochs):\n        torch.manual_seed(seed + dist.get_rank() + epoch)\n"
 WRONG = {
-    "no seed": ([(SEED, "")], "two runs with seed 42"),
     "a generator, for the noise only": (
-        [(SEED, "    torch.manual_seed(seed)\n" + OWN), (NOISE, DRAWN)],
-        "the same activations dropped",
+        [(SEED, OWN), NOISE],
+        "the same dropped activations twice in a run",
     ),
     "the rank plus the epoch": (
-        [
-            (SEED, ""),
-            ("for _ in range(epochs):\n", "for epoch in range(epochs):\n        SEED_EPOCH\n"),
-            ("SEED_EPOCH", "torch.manual_seed(seed + dist.get_rank() + epoch)"),
-        ],
-        "rank 0 in epoch 1 had the same noise as rank 1 in epoch 0",
+        [("for _ in range(epochs):\n", EACH)],
+        "[rank 0 in epoch 1 and rank 1 in epoch 0",
     ),
 }

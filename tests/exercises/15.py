@@ -1,24 +1,28 @@
-GIVEN = "2 micro-batches, k=2; the weights after micro-batch 2"
+GIVEN = "2 micro-batches, k=2: different from our solution: what step 1 adds"
 WITH = "        with nullcontext() if last else ddp_model.no_sync():\n"
-BODY = "            loss = F.mse_loss(ddp_model(x), y) / k\n            loss.backward()\n"
-BACKWARD_ONLY = (
-    "        loss = F.mse_loss(ddp_model(x), y) / k\n" + WITH + "            loss.backward()\n"
-)
-
-
-def dedent(lines):
-    return lines.replace("            ", "        ")
-
-
-RIGHT = {
-    "by DDP's own switch": [
-        (WITH + BODY, "        ddp_model.require_backward_grad_sync = last\n" + dedent(BODY))
-    ]
-}
+FORWARD = "            loss = F.mse_loss(ddp_model(x), y) / k\n"
+BACKWARD = "            loss.backward()\n"
+STEP = "        if last:\n            optimizer.step()\n"
+EACH = """            for p in model.parameters():
+                each = [torch.empty_like(p.grad) for _ in range(dist.get_world_size())]
+                dist.all_gather(each, p.grad)
+                p.grad = sum(each) / len(each)
+"""
+START = """    for p in model.parameters():
+        dist.broadcast(p.data, src=0)
+"""
 WRONG = {
-    "no_sync for the backward pass only": ([(WITH + BODY, BACKWARD_ONLY)], "averaged 2 times"),
-    "averaged in the last micro-batch of all": (
-        [("if last else", "if number + 1 == len(batches) else")],
-        "6 micro-batches, k=3",
+    "no_sync for the backward pass only": (
+        [(WITH + FORWARD, FORWARD[4:] + WITH)],
+        "how often all gradients are sent: 2, 2; 1 with our solution",
+    ),
+    "each micro-batch averaged by all_gather": (
+        [
+            (WITH, "        if True:\n"),
+            (FORWARD, FORWARD.replace("ddp_model", "model")),
+            (BACKWARD, BACKWARD + EACH),
+            ("    ddp_model = DistributedDataParallel(model)\n", START),
+        ],
+        "how often all gradients are sent: 2, 2; 1 with our solution",
     ),
 }

@@ -1,18 +1,13 @@
-GIVEN = "the model in the file, tested on the same data, has a loss of"
-SEND = """    for buffer in model.buffers():  # each rank has those of its own batches
-        dist.broadcast(buffer, src=0)
-"""
-SAVE = """    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
-"""
-AVERAGE = """    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer)
-            buffer /= dist.get_world_size()
-"""
-RIGHT = {"the average of all ranks' statistics": [(SEND, AVERAGE)]}
+GIVEN = "is the loss of the model in the file returned\n  rank 0: no, train returns"
+SEND = "        dist.broadcast(buffer, src=0)\n"
+WEIGHTS = SEND + "    for p in model.parameters():\n        dist.broadcast(p.data, src=0)\n"
 WRONG = {
-    "averaged after saving": ([(SEND + SAVE, SAVE + AVERAGE)], "has a loss of"),
-    "tested in train mode": ([(SEND, ""), ("    model.eval()\n", "")], "has a loss of"),
-    "reset before saving": ([(SEND, "    model[1].reset_running_stats()\n")], "running_mean is 0"),
+    "trained alone, then rank 0's weights": (
+        [("F.mse_loss(ddp_model(x), y)", "F.mse_loss(model(x), y)"), (SEND, WEIGHTS)],
+        "what step 1 adds to the weights",
+    ),
+    "other statistics": (
+        [(SEND, "        buffer.fill_(1)\n")],
+        "statistics in the file that are those of the batches",
+    ),
 }

@@ -1,18 +1,15 @@
-GIVEN = "the weights after epoch 2"
+GIVEN = "frozen=1 (the numbers of the body come first): different from our solution: what step 2"
 FREEZE = "    model.body.requires_grad_(False)\n"
-WRAP = "    ddp_model = DistributedDataParallel(model)\n"
-UNFREEZE = "            model.body.requires_grad_(True)\n"
-AGAIN = (
-    "            ddp_model = DistributedDataParallel(model)  # averages what needs gradients now\n"
-)
-UNUSED = WRAP.replace("(model)", "(model, find_unused_parameters=True)")
-RIGHT = {
-    "frozen after wrapping, with parameters that may be unused": [
-        (FREEZE + WRAP, UNUSED + FREEZE),
-        (AGAIN, ""),
-    ]
-}
+DDP = "DistributedDataParallel(model"
+AGAIN = f"            ddp_model = {DDP})  # averages what needs gradients now\n"
+UNUSED = "find_unused_parameters=True"
 WRONG = {
-    "parameters that may be unused, nothing else": ([(AGAIN, ""), (WRAP, UNUSED)], "after epoch 2"),
-    "never frozen": ([(FREEZE, ""), (UNFREEZE + AGAIN, "            pass\n")], "after epoch 1"),
+    "parameters that may be unused, nothing else": (
+        [
+            (AGAIN, ""),
+            (f"    ddp_model = {DDP})\n    opt", f"    ddp_model = {DDP}, {UNUSED})\n    opt"),
+        ],
+        "what step 2 adds",
+    ),
+    "never frozen": ([(FREEZE, "")], "what step 1 adds"),
 }

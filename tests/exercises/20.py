@@ -1,20 +1,11 @@
-GIVEN = "2 workers per rank: sample 0 came 2 times"
-FIRST = "first = self.rank * workers + worker  # readers are counted over all ranks"
-RANGE = "        return iter(range(first, self.count, self.world_size * workers))\n"
-OF_RANK = "range(self.rank, self.count, self.world_size)"
-SLICED = f"        return iter({OF_RANK}[worker::workers])\n"
-RIGHT = {"the rank's samples are split among its workers": [(RANGE, SLICED)]}
+GIVEN = "2 workers per rank: different from our solution: samples that come more than once"
+FIRST = "first = self.rank * workers + worker"
+RANGE = "range(first, self.count, self.world_size * workers)"
+OF_RANK = "range(self.rank, self.count, self.world_size) if worker == 0 else ()"
 WRONG = {
-    "by workers alone": (
-        [(RANGE, "        return iter(range(worker, self.count, workers))\n")],
-        "came 2 times",
-    ),
     "one worker reads, the others do not": (
-        [(RANGE, f"        return iter({OF_RANK} if worker == 0 else ())\n")],
-        "the workers, rank by rank, got 12, 0, 12, 0 samples",
+        [(RANGE, OF_RANK)],
+        "samples that one worker gets more than another: 12; 1 with our solution",
     ),
-    "two workers have one number": (
-        [(FIRST, "first = self.rank + worker")],
-        "2 workers per rank",
-    ),
+    "two workers have one number": ([(FIRST, "first = self.rank + worker")], "more than once"),
 }
