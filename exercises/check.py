@@ -4,10 +4,10 @@ import argparse
 import contextlib
 import difflib
 import json
-import os
 import signal
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,48 +213,26 @@ def reset(exercise: Exercise) -> int:
     return 0
 
 
-def keep_watching(exercise: Exercise) -> int:
+def keep_watching(exercise: Exercise | None) -> int:
     """Check on every save; when one is done, go on with the next one that is not."""
-    from watchfiles import watch
-
-    flags = {"h": lambda: print_hint(exercise), "l": print_list, "r": lambda: reset(exercise)}
-    changed = True
-    with key_pressed() as key:
-        for changes in watch(HERE, rust_timeout=200, yield_on_timeout=True):
-            if flag := flags.get(key()):
-                flag()
-            changed = changed or any(Path(path) == exercise.file for _, path in changes)
-            if not changed or not exercise.file.exists():
-                continue
-            changed = False
-            console.rule(style="dim")
-            if verdict(exercise):
-                print_learnt(exercise)
-                exercise, changed = next_open(), True
-                if exercise is None:
-                    return print_list()
-            else:
-                name = exercise.file.relative_to(HERE.parent)
-                console.print(f"watching {name}: h hint, l list, r reset, Ctrl-C ends", style="dim")
-    return 1
+    while exercise:
+        before = saved(exercise)
+        console.rule(style="dim")
+        if verdict(exercise):
+            print_learnt(exercise)
+            exercise = next_open()
+            continue
+        name = exercise.file.relative_to(HERE.parent)
+        console.print(f"watching {name}; Ctrl-C ends", style="dim")
+        while saved(exercise) in (before, None):
+            time.sleep(0.2)
+    return print_list()
 
 
-@contextlib.contextmanager
-def key_pressed():
-    """A function: the key that was pressed, or "" (always, if stdin is no terminal of Unix)."""
-    if sys.platform == "win32" or not sys.stdin or not sys.stdin.isatty():
-        yield lambda: ""
-        return
-    import select
-    import termios
-    import tty
-
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    try:
-        yield lambda: os.read(0, 1).decode() if select.select([0], [], [], 0)[0] else ""
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+def saved(exercise: Exercise) -> int | None:
+    """When the file was saved; None if it is not there."""
+    with contextlib.suppress(FileNotFoundError):
+        return exercise.file.stat().st_mtime_ns
 
 
 def progress() -> dict[str, dict]:

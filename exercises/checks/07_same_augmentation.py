@@ -37,28 +37,33 @@ def observe(mine):
 
 
 def facts(found):
-    made = [[values.shape for values in run["noise"]] for rank in found for run in rank["runs"]]
-    sizes = [v.std() for rank in found for run in rank["runs"] for v in run["noise"]]
+    runs = [run for rank in found for run in rank["runs"]]
+    noise = [values for run in runs for values in run["noise"]]
     result = {
-        "one step with its own x in each epoch": made == [[SIZE] * EPOCHS] * len(made),
-        "a standard deviation of the noise of 0.1": all(0.7 < size < 1.3 for size in sizes),
+        "one step with its own x in each epoch": [v.shape for v in noise]
+        == [SIZE] * EPOCHS * len(runs),
+        "a standard deviation of the noise of 0.1": all(0.7 < v.std() < 1.3 for v in noise),
     }
     for what, words in DRAWN.items():
-        result[f"{words} twice in a run"] = twice(found, what)
-        runs = [[torch.stack(run[what]) for run in rank["runs"]] for rank in found]
+        same = [
+            [same_values(run[what], rank["runs"][0][what]) for run in rank["runs"]]
+            for rank in found
+        ]
         result |= {
-            f"{words} in a second run with the same seed, on each rank": [
-                torch.equal(first, again) for first, again, _ in runs
-            ],
-            f"{words} in a run with another seed, on each rank": [
-                any(map(torch.equal, first, other)) for first, _, other in runs
-            ],
+            f"{words} twice in a run": twice(found, what),
+            f"{words} in a second run with the same seed": [all(again) for _, again, _ in same],
+            f"{words} in a run with another seed": [any(other) for _, _, other in same],
         }
     return result
 
 
+def same_values(one, other):
+    """For each epoch."""
+    return [torch.equal(a, b) for a, b in zip(one, other)]
+
+
 def twice(found, what):
-    """Who has the same in a run, or the same times a factor: pairs of (rank, epoch)."""
+    """Who has the same values in a run, or the same times a factor."""
     pairs = []
     for run in (0, 2):
         draws = [

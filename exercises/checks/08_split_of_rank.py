@@ -24,7 +24,7 @@ def observe(mine, size, count):
 
 
 def facts(found, size, count):
-    every = [(number, one) for number, rank in enumerate(found) for one in rank]
+    every = [one for rank in found for one in rank]
     splits = [set(one["validation"]) for one in found[0]]
     both = [
         f"images {sorted(images)} of rank {a}, rank {b} trains on them"
@@ -33,13 +33,13 @@ def facts(found, size, count):
         for one, another in zip(rank, other)
         if (images := set(one["validation"]) & set(another["training"]))
     ]
-    whole = [sorted(one["training"] + one["validation"]) == [*range(size)] for _, one in every]
+    whole = [sorted(one["training"] + one["validation"]) == [*range(size)] for one in every]
     return {
         "each image in one of the two parts": all(whole),
-        "images to validate on": [len(one["validation"]) for _, one in every],
+        "images to validate on": [len(one["validation"]) for one in every],
         "images that are validated and trained on": both[:2],
         "another split for another seed": splits[0] != splits[1],
         "the same split for the same seed": splits[0] == splits[2],
-        "neighbours only": max(splits[0]) - min(splits[0]) < count,
-        "random numbers afterwards as without the split": all(one["left"] for _, one in every),
+        "neighbours only": sorted(splits[0])[-1:] == [min(splits[0], default=0) + count - 1],
+        "random numbers afterwards as without the split": all(one["left"] for one in every),
     }

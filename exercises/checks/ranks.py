@@ -41,7 +41,6 @@ import torch.distributed as dist
 IDLE, BUSY, FLOOD = 2.0, 20.0, 2_000_000  # seconds, seconds of processor time, bytes
 POLLS = 600  # half a minute on an idle machine
 SEED = 0  # of this run; `common.secret` draws from it
-ZOMBIE = psutil.STATUS_ZOMBIE
 RUNS = psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP  # runs, or would if it were let
 PRELOADED = ["torch.distributed.nn", "torch._dynamo", "torch.optim", "exercises.checks.ranks"]
 
@@ -108,11 +107,10 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
                 process.start()
             reasons = watch(processes, Path(folder))
         finally:
-            for process in processes:
-                kill(process.pid)
-            for child in psutil.Process().children():  # of a rank that has died
-                if child.pid not in before:
-                    kill(child.pid)
+            started = {process.pid for process in processes if process.pid}
+            adopted = {child.pid for child in psutil.Process().children()} - before
+            for pid in started | adopted:  # adopted: of a rank that has died
+                kill(pid)
         for process in processes:
             process.join()
         return [describe(n, Path(folder), file, reasons.get(n)) for n in range(world_size)]
@@ -243,23 +241,26 @@ def stacks(ranks: list[int], processes: list, folder: Path, reason: str) -> dict
     return dict.fromkeys(ranks, reason)
 
 
-def kill(pid: int | None) -> None:
-    """End a process and all that it has started, those first: their children become its own."""
-    if pid is None:
-        return
+def kill(pid: int) -> None:
+    """End a rank and all that it has started, those first: their children become its own."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        for _ in range(100):  # a killed child may leave others
-            children = [c for c in process.children(recursive=True) if c.status() != ZOMBIE]
-            for child in children:
-                child.kill()
-            if not children:
+        for _ in range(1000):
+            if all([ended(child) for child in process.children(recursive=True)]):
                 break
+        process.kill()
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
+
+
+def ended(process: psutil.Process) -> bool:
+    """Was it at its end before this call, which ends it?"""
+    with contextlib.suppress(psutil.Error):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            process.kill()
+            return False
+    return True
 
 
 def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
