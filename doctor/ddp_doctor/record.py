@@ -1,7 +1,7 @@
 """What a watched process writes down, and how it does so without disturbing the script.
 
 NAME.jsonl gets one line per event, by one system call, so it survives a killed process. NAME.now
-says where the process is at this moment; it is a piece of memory that the launcher can read.
+says where the process is at this moment. It is a piece of memory that the launcher can read.
 """
 
 import functools
@@ -12,7 +12,6 @@ import socket
 import sys
 import sysconfig
 import time
-import weakref
 import zlib
 from collections import Counter
 from contextlib import contextmanager
@@ -27,45 +26,41 @@ MOST = 3000  # events of one kind: the files stay small however long the run is
 EVERY = 50  # steps whose fingerprints may wait on a GPU until they are read
 
 
-def new_step():
-    """What happened since the last step; samples by the DDP object, and read from loaders."""
-    return {"passes": [], "comms": [], "forwards": 0, "samples": Counter(), "read": 0}
-
-
 class State:
-    """What this process remembers between two events; a forked child starts anew."""
+    """What a module remembers between two events. A forked child starts with a new one."""
+
+    every = []
 
     def __init__(self):
-        self.file = self.now = self.evaluating = self.scaled = self.pending = None
+        State.every.append(self)
+        self.reset()
+
+
+class Output(State):
+    """The files of this process, and what it has written to them."""
+
+    def reset(self):
+        self.file = self.now = None
         self.queue, self.written, self.on_device = [], Counter(), False
-        self.waits = self.forked = self.ended = False
-        self.passed = self.steps = self.backwards = self.synced = 0  # from the start
-        self.applied = 0  # of the steps, those of gradients that DDP has averaged
-        self.results, self.printed = Counter(), []  # what became of results; the last lines
-        self.step = new_step()
-        self.hook = None  # on all modules, in an evaluation in train mode
-        self.gathered = []  # (result, tensor with a history) of all_gather, up to backward()
-        self.held = set()  # ids of parameters that an optimizer has stepped
-        self.schedules = {}
-        self.works = {}  # the name of the call that made it, by id
-        self.groups, self.reduced, self.ddps = Counter(), {}, weakref.WeakKeyDictionary()
-        self.optimizers, self.signatures = weakref.WeakKeyDictionary(), Counter()
-        self.loaders, self.epochs, self.evaluations = weakref.WeakKeyDictionary(), [], []
-        self.unscaled, self.said = True, set()
+        self.said = set()  # what is written only once
+        self.waits = None  # the call in which the process waits for other ranks
+        self.forked = self.ended = False
+        self.steps = self.passed = 0  # optimizer steps and collectives from the start
 
 
-S = State()
+OUT = Output()
 
 
 def forked():
-    """In a child made by fork(): a DataLoader's worker, until it joins a group."""
-    S.__init__()
-    S.forked = True
+    """In a child made by fork(): a worker of a DataLoader, until it joins a group."""
+    for state in State.every:
+        state.reset()
+    OUT.forked = True
 
 
 def is_rank():
-    if S.forked or S.ended or S.file is not None:
-        return not (S.forked or S.ended)
+    if OUT.forked or OUT.ended or OUT.file is not None:
+        return not (OUT.forked or OUT.ended)
     import multiprocessing
 
     from torch import distributed
@@ -76,23 +71,29 @@ def is_rank():
 
 def write(kind, **what):
     """Note an event. Numbers that are still on a GPU stay there until flush()."""
-    S.written[kind] += 1
-    if S.written[kind] <= MOST:
-        S.queue.append({"kind": kind, "time": time.time(), "passed": S.passed, **what})
-    if not S.on_device:
+    OUT.written[kind] += 1
+    if OUT.written[kind] <= MOST:
+        OUT.queue.append({"kind": kind, "time": time.monotonic(), "passed": OUT.passed, **what})
+    if not OUT.on_device:
         flush()
 
 
+def write_once(kind, key, **what):
+    if (kind, key) not in OUT.said:
+        OUT.said.add((kind, key))
+        write(kind, **what)
+
+
 def flush():
-    lines = [json.dumps(event, default=plain).encode() + b"\n" for event in S.queue]
-    S.queue, S.on_device = [], False
-    if S.file is None:
+    lines = [json.dumps(event, default=plain).encode() + b"\n" for event in OUT.queue]
+    OUT.queue, OUT.on_device = [], False
+    if OUT.file is None:
         name = Path(os.environ["DDP_DOCTOR_FOLDER"], f"{socket.gethostname()}-{os.getpid()}")
-        S.file = os.open(f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        OUT.file = os.open(f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with open(f"{name}.now", "w+b") as file:
             file.truncate(NOW_BYTES)
-            S.now = mmap.mmap(file.fileno(), NOW_BYTES)
-    os.write(S.file, b"".join(lines))
+            OUT.now = mmap.mmap(file.fileno(), NOW_BYTES)
+    os.write(OUT.file, b"".join(lines))
 
 
 def plain(value):
@@ -101,10 +102,10 @@ def plain(value):
 
 def show_now(op=None, **what):
     """Where this process is: in a communication, or (op is None) in its own computation."""
-    if S.now is None:
+    if OUT.now is None:
         flush()
-    now = {"op": op, "time": time.time(), "steps": S.steps, "passed": S.passed, **what}
-    S.now[:] = json.dumps(now, default=str).encode()[:NOW_BYTES].ljust(NOW_BYTES)
+    now = {"op": op, "time": time.monotonic(), "steps": OUT.steps, "passed": OUT.passed, **what}
+    OUT.now[:] = json.dumps(now, default=str).encode()[:NOW_BYTES].ljust(NOW_BYTES)
 
 
 @functools.cache
@@ -143,9 +144,8 @@ def quietly(observe, *args, **kwargs):
         return observe(*args, **kwargs)
     except Exception as error:
         name = getattr(observe, "__name__", "watcher") + str([a for a in args if type(a) is str])
-        if name not in S.said and not S.forked:
-            S.said.add(name)
-            write("unseen", watcher=name, error=repr(error)[:200])
+        if not OUT.forked:
+            write_once("unseen", name, watcher=name, error=repr(error)[:200])
 
 
 def before(note):
@@ -177,21 +177,21 @@ def after(note):
 @contextmanager
 def waiting(op, **what):
     """Around what may wait for other ranks. What is called inside is part of it."""
-    if S.waits:
+    if OUT.waits:
         yield
         return
     lines = quietly(lambda: [place(frame) for frame in islice(frames(), 4)]) or ["?"]
-    S.waits, what = True, {"op": op, "at": lines[0], "lines": lines, **what}
+    OUT.waits, what = op, {"op": op, "at": lines[0], "lines": lines, **what}
     quietly(show_now, **what)
     try:
         yield
-        S.passed += not op.endswith(".wait")  # the call itself has counted
-        quietly(show_now)
+        OUT.passed += not op.endswith(".wait")  # the call itself has counted
+        quietly(show_now, since=lines[0])
     except BaseException as error:
         quietly(show_now, error=f"{type(error).__name__}: {error}"[:200], **what)
         raise
     finally:
-        S.waits = False
+        OUT.waits = None
 
 
 def fingerprint(tensor, rows=1):
@@ -206,14 +206,15 @@ def fingerprint(tensor, rows=1):
         whole = bits.shape[1] // 1024 * 1024
         columns = bits[:, :whole].reshape(rows, -1, 1024).sum(1, dtype=torch.int64)
         bits = torch.cat([columns, bits[:, whole:].long()], 1)
-    S.on_device |= bits.device.type != "cpu"
+    OUT.on_device |= bits.device.type != "cpu"
     return (bits * torch.arange(1, 2 * bits.shape[1], 2, device=bits.device)).sum(1)
 
 
 def fingerprints(tensors):
-    """A number per tensor, all in one tensor; -1: there is none that can be compared."""
+    """A number per tensor, all in one tensor. -1 stands for one that cannot be compared."""
     import torch
 
+    tensors = list(tensors)
     dense = [t for t in tensors if comparable(t)]
     if not dense or len({t.device for t in dense}) > 1:
         return [-1] * len(tensors)
@@ -230,7 +231,7 @@ def projections(parameters):
     devices = {row.device for row in rows if row is not None}
     if len(devices) != 1:
         return [0.0] * len(rows)
-    S.on_device |= devices != {torch.device("cpu")}
+    OUT.on_device |= devices != {torch.device("cpu")}
     weights = torch.arange(1.0, 1001, dtype=torch.float64, device=devices.pop())
     rows = [weights[:0] if row is None else row.detach().reshape(-1)[:1000] for row in rows]
     return torch.stack([row.double() @ weights[: len(row)] for row in rows])

@@ -6,7 +6,8 @@ from collections import Counter
 from .case import finds, one_of, short
 
 FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
-OWN = re.compile(r"\b(rank|shard|part|local|own|process|worker|node|fold)(\b|\d|_)", re.I).search
+PARTS = "rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda"
+OWN = re.compile(rf"\b({PARTS})(\b|\d|_)", re.I).search  # the line says whose figure it is
 
 
 def together(case, trained, one_set=True):
@@ -39,7 +40,8 @@ def counted(epochs):
 def fed(case):
     """Where no loader tells: per step, each rank's samples as DDP got them, or its losses."""
     known = any(e["indices"] for rank in case.ranks for e in rank.epochs(True))
-    for _, _, steps in [] if known else case.joint():
+    sharded = [own for key, own in case.steps.items() if case.optimizers[key]["by_rows"]]
+    for steps in [] if known else [*(own for _, _, own in case.joint()), *sharded]:
         ranks = [list(own.values()) for _, own in steps]
         for what in ("inputs", "loss"):
             rows = [[s.get(what) or [p.get(what) for p in s["passes"]] for s in r] for r in ranks]
@@ -49,7 +51,7 @@ def fed(case):
     return "?", []
 
 
-@finds("same-order", "docs/corrections.md#data-and-random-numbers", "01")
+@finds("same-order", "docs/corrections.md#data-and-random-numbers", "same_order")
 def judge_order(case):
     """Without sampler.set_epoch(epoch) every epoch repeats the batches of the first."""
     own = [e for e in case.ranks[0].epochs(True) if divided([e]) and e["sampler"]["shuffle"]]
@@ -92,7 +94,12 @@ def judge_same_data(case):
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
         seen = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
-        yield "check", at, f"{seen}; fine if the data are made up"
+        epochs = [next(iter(r.epochs(True)), {}) for r in case.ranks]
+        stored = all(e.get("iterable") and e["stored"] for e in epochs)
+        if stored and len({e["data"] for e in epochs}) == 1 and isinstance(rows[0][0], list):
+            yield "wrong", at, f"{seen}: its IterableDataset gives all of its data to each rank"
+        else:
+            yield "check", at, f"{seen}; fine if the data are made up"
 
 
 @finds("split-differs", "docs/checklist.md#review-your-script")
@@ -159,7 +166,7 @@ def shared(rows):
 @finds("same-worker-seeds", "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker")
 def judge_workers(case):
     """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
-    for epochs in together(case, True):
+    for epochs in together(case, True, False):
         seeds, names = {e["seed"] for e in epochs}, epochs[0]["random"]
         same = "have the same seeds" if len(seeds) == 1 and epochs[0]["seed"] and names else None
         alike = epochs[0]["alike"] and len({e["alike"] for e in epochs}) == 1
@@ -174,7 +181,7 @@ def evaluations(case):
     return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
 
 
-@finds("padded-evaluation", "docs/uneven_inputs.md", "02")
+@finds("padded-evaluation", "docs/uneven_inputs.md", "padded_accuracy")
 def judge_padding(case):
     """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
     for epochs in evaluations(case):
@@ -188,9 +195,10 @@ def judge_padding(case):
         gathered = any("gathered" in e["results"] for e in epochs)
         if padded and same_split and (gathered or any("added" in e["results"] for e in epochs)):
             fine = "; fine if what is double is cut off after gathering" if gathered else ""
-            twice = short(sorted(i for i, n in counts.items() if n > 1))
+            twice = sorted(i for i, n in counts.items() if n > 1)
+            which = f"samples {short(twice)} were" if len(twice) > 1 else f"sample {twice[0]} was"
             text = f"{counts.total()} samples were evaluated, but there are {len(counts)}"
-            seen = f"{text}: numbers counted twice: {twice}{fine}"
+            seen = f"{text}: {which} evaluated twice{fine}"
             yield "check" if gathered else "wrong", epochs[0]["at"], seen
 
 
@@ -235,16 +243,7 @@ def judge_means(case):
                     yield "check", epochs[0]["at"], f"{text} {of_all:.4}; {fine}"
 
 
-@finds("evaluated-in-train-mode", "docs/glossary.md")
-def judge_mode(case):
-    """In train mode BatchNorm uses the batch and dropout drops: call model.eval() before."""
-    norms = sorted({norm for wrap in case.wraps for norm in wrap["norms"]})
-    for event in case.ranks[0].all("train_mode") if norms else ():
-        text = f"data are evaluated in train mode, and the model has {short(norms)}"
-        yield "check", event["at"], f"{text}; fine if that is wanted (MC dropout, statistics)"
-
-
-@finds("buffers-differ", "docs/corrections.md#gradients-and-weights", "13")
+@finds("buffers-differ", "docs/corrections.md#gradients-and-weights", "batchnorm_of_rank")
 def judge_buffers(case):
     """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
     for group in case.paired([r.all("evaluation") for r in case.ranks]):
@@ -253,10 +252,14 @@ def judge_buffers(case):
         if differ and len({str(e["names"]) for e in group}) == 1:
             orders = [str(e["orders"]) for e in group]
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
-            parts = len(set(orders)) > 1 or unseen
-            what = "buffers" if group[0]["own"] else "weights"  # of a model beside the trained one
+            parts = (len(set(orders)) > 1 or unseen) and any(case.joint())
+            what = "buffers" if group[0]["own"] else "weights"  # of a model next to the trained one
             seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
-            parts &= group[0]["own"]
             fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
             seen += f", and their results came together{fine}"
             yield "wrong" if parts else "check", group[0]["at"], seen
+    for group in case.paired([r.all("other") for r in case.ranks]):
+        if len({str(e["weights"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
+            text = "a model that is not trained computes in training, and its weights differ"
+            fine = "fine if each rank is meant to have its own"
+            yield "check", group[0]["at"], f"{text} between ranks; {fine}"

@@ -1,9 +1,15 @@
 """What the judges share: the ranks of a run, the steps that belong together, a finding."""
 
+import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
 
+from .record import HERE, shown
+
+CHECKOUT = Path(HERE).parent.parent  # with pages and exercises, if this package is not installed
 JUDGES = []
 
 
@@ -19,7 +25,24 @@ class Finding:
     seen: str
     why: str
     page: str
-    exercise: str | None
+    exercise: str | None  # its number
+
+
+def address(page):
+    """Where to read a page: in this checkout, or at the address of the installed package."""
+    if (CHECKOUT / page.partition("#")[0]).exists():
+        return os.path.join(shown(str(CHECKOUT)), page).removeprefix("./")
+    try:
+        urls = metadata("ddp-doctor").get_all("Project-URL")
+    except PackageNotFoundError:
+        return page
+    return f"{urls[0].partition(', ')[2]}/{page}"
+
+
+def number_of(exercise):
+    """The number of an exercise in this checkout, or None."""
+    files = CHECKOUT.glob(f"exercises/*/[0-9]*_{exercise}.py")
+    return next((file.name.partition("_")[0] for file in files), None)
 
 
 def finds(key, page, exercise=None, ranks=2):
@@ -28,10 +51,11 @@ def finds(key, page, exercise=None, ranks=2):
     def register(judge):
         def found(case):
             why = " ".join(judge.__doc__.split())
-            found = [Finding(one[0], key, *one[1:], why, page, exercise) for one in judge(case)]
+            more = (why, address(page), number_of(exercise))
+            found = [Finding(one[0], key, *one[1:], *more) for one in judge(case)]
             return sorted(found, key=certainty)[:1]  # the same mistake elsewhere is not repeated
 
-        found.key, found.page, found.ranks = key, page, ranks
+        found.key, found.page, found.exercise, found.ranks = key, page, exercise, ranks
         JUDGES.append(found)
         return judge
 
@@ -59,8 +83,8 @@ class Rank:
 class Case:
     """A run as the judges see it."""
 
-    def __init__(self, run):
-        self.run, self.alone, self.found = run, None, []
+    def __init__(self, run, ignored=()):
+        self.run, self.alone, self.found, self.ignored = run, None, [], ignored
         self.processes = [Rank(*process) for process in run.processes]
         ranks = {p.number: p for p in self.processes if p.init}  # of a restarted rank: the last
         self.ranks = [ranks[number] for number in sorted(ranks)]
@@ -72,16 +96,33 @@ class Case:
         self.loose = any(rank.all("loose") for rank in self.ranks)  # may differ on purpose
 
     @cached_property
-    def steps(self):
-        """{optimizer: [(n, {rank: step})]}: the steps of all ranks that belong together."""
+    def all_steps(self):
+        """{optimizer: [(n, {rank: step})]}: the steps that belong together."""
         table, result = defaultdict(dict), defaultdict(list)
         for rank in self.ranks:
             for step in rank.all("step"):
                 table[step["optimizer"], step["n"]][rank.number] = step
         for (key, n), ranks in table.items():
-            if len(ranks) > 1 or len(self.ranks) == 1:
-                result[key].append((n, ranks))
+            result[key].append((n, ranks))
         return result
+
+    @cached_property
+    def steps(self):
+        """Of these the ones that several ranks made."""
+        enough = min(2, len(self.ranks))
+        table = {k: [s for s in own if len(s[1]) >= enough] for k, own in self.all_steps.items()}
+        return {key: own for key, own in table.items() if own}
+
+    def lonely(self):
+        """Of the optimizers of DDP's parameters: steps that only some ranks made, in words."""
+        ended = not (self.run.end or self.run.code or self.loose)
+        for key, steps in self.all_steps.items():
+            if ended and any(self.optimizers[key]["ddps"]):
+                world = max(name.count(",") + 1 for name in self.groups)
+                lone = [(n, ranks) for n, ranks in steps if len(ranks) < world]
+                if lone:
+                    who = short(sorted({rank for _, ranks in lone for rank in ranks}))
+                    yield f"steps {lone[0][0]} to {lone[-1][0]} of an optimizer: only rank {who}"
 
     def joint(self):
         """The optimizers whose gradients DDP or the script averages, with their steps."""

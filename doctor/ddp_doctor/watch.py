@@ -12,16 +12,23 @@ import os
 import pkgutil
 import sys
 
-from . import record
-from .record import S, before, fingerprints, flush, frames, is_rank, place, quietly, site, write
-from .watch_data import DATA, close_epochs, flush_evaluations, hear, note_added, parameters_of
-from .watch_step import STEP, hook_optimizers, look_for_devices, note_in_step
+from . import record, watch_data, watch_step
+from .record import OUT, State, before, flush, frames, is_rank, place, quietly, site, write
 
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
  all_gather_object broadcast_object_list gather_object scatter_object_list send recv isend irecv
  batch_isend_irecv""".split()
 ADDING = ("reduce", "gather", "all_to_all", "send", "recv")  # in names: results come together
+HOOKED = ("forward of DDP", "backward")  # in which the script's own code and hooks may run
+
+
+class Calls(State):
+    def reset(self):
+        self.works = {}  # the name of the call that made an asynchronous work, by its id
+
+
+CALLS = Calls()
 
 
 def install():
@@ -38,11 +45,13 @@ def install():
     quietly(watch, "torch.distributed new_group", around_new_group, also)
     quietly(watch, "torch.distributed destroy_process_group", before(note_destroy))
     quietly(watch, "torch.distributed:Work wait", around_wait)
-    for target, around in {**STEP, **DATA}.items():
+    for target, around in (*watch_step.WATCHED.items(), *watch_data.WATCHED.items()):
         quietly(watch, target, around)
-    quietly(hook_optimizers)
+    quietly(watch, "torch.multiprocessing.spawn _wrap", around_spawned, every=True)
+    quietly(watch, "multiprocessing.process:BaseProcess run", around_run, every=True)
+    quietly(watch_step.hook_optimizers)
     sys.excepthook = functools.partial(raised, sys.excepthook)
-    sys.addaudithook(hear)
+    sys.addaudithook(watch_data.hear)
     atexit.register(goodbye)
     os.register_at_fork(after_in_child=record.forked)
 
@@ -77,26 +86,40 @@ def watch(target, around, also=None, every=False):
 
 
 def raised(original, kind, error, traceback):
-    quietly(note_raised, kind, error, traceback)
+    quietly(note_raised, error)
     original(kind, error, traceback)
 
 
-def note_raised(kind, error, rest):
+def note_raised(error):
     """The script ends by an exception: which, and in which of its lines."""
-    at = "?"
+    at, rest = "?", error.__traceback__
     while rest:
         name = rest.tb_frame.f_code.co_filename
         at = f"{record.shown(name)}:{rest.tb_lineno}" if record.is_script(name) else at
         rest = rest.tb_next
     if is_rank():
-        write("raised", error=f"{kind.__name__}: {error}"[:300], at=at)
+        text = f"{type(error).__name__}: {error}"[:300]
+        record.write_once("raised", text, error=text, at=at)
+
+
+def around_spawned(original, function, *args, **kwargs):
+    """mp.spawn catches what its function raises, and multiprocessing what a process does."""
+    return original(functools.partial(around_run, function), *args, **kwargs)
+
+
+def around_run(original, *args, **kwargs):
+    try:
+        return original(*args, **kwargs)
+    except Exception as error:
+        quietly(note_raised, error)
+        raise
 
 
 # ---------------------------------------------------------------- the group and its collectives
 
 
 def around_init(original, *args, **kwargs):
-    S.forked = False  # whoever joins a group is a rank
+    OUT.forked = False  # whoever joins a group is a rank
     with record.waiting("init_process_group"):
         result = original(*args, **kwargs)
     quietly(note_init, args, kwargs)
@@ -108,14 +131,16 @@ def note_init(args, kwargs):
 
     from torch import distributed as dist
 
-    S.ended = dist.get_backend() == "fake"
+    OUT.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
     local, rank = os.environ.get("LOCAL_RANK"), dist.get_rank()
     where = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
     write("init", rank=rank, world=dist.get_world_size(), **where)
+    if watch_data.READ.port:
+        write("port", **watch_data.READ.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
     if local not in (None, str(rank)) and sys.getprofile() is None:
-        sys.setprofile(look_for_devices)  # which of the two numbers picks the device?
+        sys.setprofile(watch_step.look_for_devices)  # which of the two numbers picks the device?
 
 
 def note_destroy(group=None):
@@ -125,30 +150,24 @@ def note_destroy(group=None):
 
 
 def finish():
-    """What was held back: weights after the last step, buffers, epochs, values on a GPU."""
-    close_epochs()
-    flush_evaluations()
-    for optimizer, own in list(S.optimizers.items()):
-        weights = fingerprints(parameters_of(optimizer))
-        write("last", optimizer=own["key"], n=own["n"], weights=weights)
-    for schedule in S.schedules.values():
-        write("schedule", **schedule)
-    S.schedules = {}
+    """What was held back: weights after the last step, epochs, values on a GPU."""
+    watch_data.finish()
+    watch_step.finish()
     flush()
 
 
 def goodbye():
     import torch
 
-    if S.file is not None and not S.forked and not S.ended:
+    if OUT.file is not None and not OUT.forked and not OUT.ended:
         quietly(finish)
         quietly(write, "threads", threads=torch.get_num_threads(), at="?")
-        quietly(write, "exit", applied=S.applied, synced=S.synced)
-        S.ended = True
+        quietly(write, "exit", applied=watch_step.TRAIN.applied, synced=watch_step.TRAIN.synced)
+        OUT.ended = True
 
 
 def around_collective(name, original, *args, **kwargs):
-    if S.waits:
+    if OUT.waits and (OUT.waits not in HOOKED or called_by_torch()):  # a part of another call
         return original(*args, **kwargs)
     quietly(note_collective, name, [*args, *kwargs.values()])
     with record.waiting(name):
@@ -159,14 +178,14 @@ def around_collective(name, original, *args, **kwargs):
 
 def note_works(name, result):
     """What is Work.wait() of an asynchronous call to wait for?"""
-    if len(S.works) > 1000:
-        S.works.clear()
+    if len(CALLS.works) > 1000:
+        CALLS.works.clear()
     works = result if isinstance(result, list) else [result]
-    S.works.update({id(work): name for work in works if work is not None})
+    CALLS.works.update({id(work): name for work in works if work is not None})
 
 
 def around_wait(original, work, *args, **kwargs):
-    with record.waiting(f"{S.works.get(id(work), 'an asynchronous call')}.wait"):
+    with record.waiting(f"{CALLS.works.get(id(work), 'an asynchronous call')}.wait"):
         return original(work, *args, **kwargs)
 
 
@@ -183,7 +202,8 @@ def called_by_torch():
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(record.HERE):
         frame = frame.f_back
-    return frame.f_code.co_filename.startswith(os.path.dirname(torch.__file__))
+    name, folder = frame.f_code.co_filename, os.path.dirname(torch.__file__)
+    return name.startswith(folder) and not name.startswith(f"{folder}/distributed/nn")
 
 
 def note_collective(name, values):
@@ -201,12 +221,8 @@ def note_collective(name, values):
     call["tensor"] = [k for k, v in own.items() if v is tensor and tensor is not None]
     words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
     call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
-    write("collective", step=S.steps, **call)
-    few = 0 < call["numel"] <= 4 and tensor.device.type == "cpu"
-    count = few and not tensor.is_complex() and bool((tensor.double() % 1 == 0).all())
-    note_in_step(name, call["at"], call["numel"], called_by_torch(), count)
+    write("collective", step=OUT.steps, **call)
+    if not called_by_torch():
+        watch_step.note_in_step(name, call["at"], call["numel"])
     if any(word in name for word in ADDING):
-        note_added(name, frame, tensor)
-    if "all_gather" in name and torch.is_grad_enabled() and len(S.gathered) < 20:
-        own = [v for v in values if getattr(v, "requires_grad", False) and v.dim() > 1]
-        S.gathered += [(values[0], own[0], call["at"])] if own and S.step["forwards"] else []
+        watch_data.note_added(name, frame, tensor)

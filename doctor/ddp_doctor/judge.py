@@ -3,6 +3,7 @@
 from collections import Counter
 
 from .case import differing, finds, one_of, short
+from .judge_data import together
 
 
 def cause(optimizer, ranks, numbers):
@@ -43,12 +44,12 @@ def differences(case, wanted):
 def averaged_in(step, optimizer):
     """The place where a script itself all-reduces the gradients after a backward pass, or None."""
     calls = [c for c in step.get("comms", ()) if c["op"] == "all_reduce" and c["passes"]]
-    numels, sizes = optimizer["numels"], Counter(c["numel"] for c in calls if not c["by_torch"])
+    numels, sizes = optimizer["numels"], Counter(c["numel"] for c in calls)
     most = (Counter(numels) & sizes).total() >= max(2, min(20, len(numels) / 2))
     return calls[0]["at"] if most or max(sizes, default=0) >= sum(numels) else None
 
 
-@finds("not-through-ddp", "docs/adapt.md#step-by-step", "10")
+@finds("not-through-ddp", "docs/adapt.md#step-by-step", "through_the_module")
 def judge_forward(case):
     """Only the forward pass of the DDP object prepares backward() to average gradients."""
     for severity, step, seen in differences(case, "not-through-ddp"):
@@ -56,7 +57,7 @@ def judge_forward(case):
         yield severity, at, f"{seen}; before this backward() the DDP that holds them was not called"
 
 
-@finds("last-pass-not-synced", "docs/gradient_accumulation.md", "09")
+@finds("last-pass-not-synced", "docs/gradient_accumulation.md", "no_sync_off_by_one")
 def judge_no_sync(case):
     """What is added to .grad after the average stays on its rank: the last pass must sync."""
     for severity, step, seen in differences(case, "last-pass-not-synced"):
@@ -65,7 +66,7 @@ def judge_no_sync(case):
         yield severity, step["at"], f"{seen}; {which} communicated, the last one not"
 
 
-@finds("not-in-ddp", "docs/unused_parameters.md", "11")
+@finds("not-in-ddp", "docs/unused_parameters.md", "unfrozen_after_wrapping")
 def judge_lacking(case):
     """DDP averages the parameters that needed gradients when it wrapped the model."""
     for severity, step, seen in differences(case, "not-in-ddp"):
@@ -77,15 +78,24 @@ def judge_weights(case):
     """The ranks train different models, and one of them is saved."""
     for severity, step, seen in differences(case, "weights-differ"):
         yield severity, step["at"], seen
+    severity = "check" if case.loose else "wrong"
+    text = "the ranks have different weights in"
     for key, _, steps in case.joint():
         gradients = any(differing(ranks, "gradients") for _, ranks in steps)
         rates = any(differing_rates(ranks) for _, ranks in steps)
         if case.drifts(key) and not gradients and not rates:
             n, numbers = next(look for look in case.weights(key) if look[1])
             place = f"before step {n}" if n else "after the last step"
-            text = f"{place} the ranks have different weights in {len(numbers)} parameters"
-            severity = "check" if case.loose else "wrong"
-            yield severity, one_of(steps[-1][1])["at"], f"{text}, although the gradients agreed"
+            seen = f"{place} {text} {len(numbers)} parameters, although the gradients agreed"
+            yield severity, one_of(steps[-1][1])["at"], seen
+    # Whatever optimizers made the steps: one rank may have made a new one.
+    lists = [rank.all("model")[-len(rank.all("wrap")) :] for rank in case.ranks]
+    for events in case.paired(lists) if any(case.lonely()) else ():
+        numbers = differing(dict(enumerate(events)), "weights")
+        if numbers and len({(e["name"], e["steps"]) for e in events}) == 1:
+            at = case.ranks[0].all("step")[-1]["at"]
+            seen = f"after {events[0]['steps']} steps {text} {len(numbers)} parameters of one DDP"
+            yield severity, at, seen
 
 
 @finds("steps-differ", "docs/corrections.md#gradients-and-weights")
@@ -104,7 +114,7 @@ def judge_step_counts(case):
         yield "check" if fine else "wrong", at, text + fine
 
 
-@finds("rates-differ", "docs/questions.md#metrics-and-losses", "04")
+@finds("rates-differ", "docs/questions.md#metrics-and-losses", "reduced_on_one_rank")
 def judge_rates(case):
     """Equal gradients times unequal learning rates make unequal weights."""
     for key, _, steps in case.joint():
@@ -130,17 +140,26 @@ def judge_alone(case):
             continue
         differ = any(differing(ranks, "gradients") for _, ranks in steps)
         seen = f"no DDP wraps this model, and in {len(steps)} steps nothing averages"
-        if not differ and not case.wraps:
+        added = any(s["comms"] for _, ranks in steps for s in ranks.values())
+        alike = all(len({str(losses(s)) for s in r.values()}) == 1 for _, r in steps)
+        if not differ and alike and not added and not case.wraps:
             yield "check", at, f"in {len(steps)} steps all ranks computed the same gradients"
         elif differ and case.drifts(key):
             meant = "" if as_one(case, key) else "; right if each rank is to have its own model"
             yield "check" if meant else "wrong", at, f"{seen} its gradients, which differ{meant}"
 
 
+def losses(step):
+    return [p["loss"] for p in step["passes"]]
+
+
 def as_one(case, key):
     """Is one model meant? Then data are divided, or rank 0 saves its own without a comparison."""
     rates = any(differing_rates(ranks) for _, ranks in case.steps[key])
     divided = any(e["sampler"]["type"] == "DistributedSampler" for e in case.ranks[0].all("epoch"))
+    sets = [[set(e["indices"]) for e in epochs] for epochs in together(case, True, False)]
+    apart = bool(sets) and all(a.isdisjoint(b) for own in sets for a, b in zip(own, own[1:]))
+    divided |= apart and any("reduce" in e["op"] for e in case.ranks[0].all("collective"))
     savers = [r.number for r in case.ranks if any(e["saved"] for e in r.all("open"))]
     compared = any("gather" in e["op"] for e in case.ranks[0].all("collective"))
     one = divided or (savers == [0] and not compared)

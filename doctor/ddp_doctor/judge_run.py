@@ -7,8 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mode
 
-from .case import finds, one_of, short
+from .case import finds, short
+from .judge import losses
 from .judge_data import OWN
+from .watch_data import SETTINGS
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
@@ -40,11 +42,20 @@ def one_way(stuck):
 
 
 def states(case):
-    def state(rank):
-        what = f"waits in {rank.now['op']} ({rank.now['at']})" if rank.waits else "is not waiting"
-        return f"rank {rank.number} {what} after {rank.now.get('steps', 0)} steps"
+    """Where each rank was in the end, in words."""
 
-    return "; ".join(map(state, case.ranks))
+    def state(rank):
+        since = f" since {rank.now['since']}" if rank.now.get("since") else ""
+        if rank.waits:
+            return f"waits in {rank.now['op']} ({rank.now['at']})"
+        if rank.all("raised"):
+            return "raised an error"
+        if rank.all("exit", "destroy"):
+            return f"has left its loop and ended ({rank.now.get('since', '?')} was its last step)"
+        return f"computes{since}" if case.run.end else f"died{since}"
+
+    words = [f"rank {r.number} {state(r)} after {r.now.get('steps', 0)} steps" for r in case.ranks]
+    return "; ".join(words)
 
 
 def guard(case):
@@ -62,18 +73,19 @@ def guard(case):
     return None
 
 
-@finds("uneven-steps", "docs/uneven_inputs.md", "17")
+@finds("uneven-steps", "docs/uneven_inputs.md", "uneven_batches")
 def judge_uneven(case):
     """A rank without more data, or that leaves the loop, lets the others wait in a step."""
     training = [r for r in waiting(case) if r.trains]
     epochs = [[e["delivered"] for e in r.epochs(True)] for r in case.ranks]
     alike = epochs and epochs[0] and all(own == epochs[0] for own in epochs)  # no data ran out
+    alike = alike and all(r.waits for r in case.ranks)  # and no rank has left its loop
     if 0 < len(training) < len(case.ranks) and not alike and not guard(case):
         text = "no more data, or an if by a number of its own? Let all ranks decide together"
         yield "wrong", training[0].now["at"], f"{states(case)}; {text}"
 
 
-@finds("all-send-first", "docs/glossary.md#point-to-point", "18")
+@finds("all-send-first", "docs/glossary.md#point-to-point")
 def judge_one_way(case):
     """send() waits until the other rank receives: of two ranks one has to receive first."""
     stuck = waiting(case)
@@ -82,7 +94,7 @@ def judge_one_way(case):
         yield "wrong", at, f"{states(case)}; none {'sends' if way == 'recv' else 'receives'}"
 
 
-@finds("one-rank-communicates", "docs/corrections.md#testing-and-collectives", "16")
+@finds("one-rank-communicates", "docs/corrections.md#testing-and-collectives", "rank_0_evaluates")
 def judge_one_rank(case):
     """A collective waits until all ranks enter it; DDP's forward pass broadcasts buffers."""
     stuck = waiting(case)
@@ -106,7 +118,7 @@ def judge_unused_parameters(case):
             yield "wrong", event["at"], f"on rank {rank.number} {text}"
 
 
-@finds("crossed-order", "docs/corrections.md#testing-and-collectives", "15")
+@finds("crossed-order", "docs/corrections.md#testing-and-collectives", "crossed_collectives")
 def judge_crossed(case):
     """The n-th collective of a rank meets the n-th of the others, whatever it is about."""
     point = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
@@ -143,7 +155,7 @@ def by_file(case):
     return {Path(key[1]).name: sorted(v, key=lambda e: e[1]["time"]) for key, v in files.items()}
 
 
-@finds("file-race", "docs/adapt.md#step-by-step", "21")
+@finds("file-race", "docs/adapt.md#step-by-step", "all_ranks_download")
 def judge_race(case):
     """Nothing makes the reader wait until the file is whole: a barrier would."""
     for name, events in by_file(case).items():
@@ -162,26 +174,7 @@ def judge_race(case):
                 yield "wrong" if torn else "check", read["at"], text
 
 
-@finds("several-write", "docs/checkpoints.md#who-writes-rank-0-then-a-barrier")
-def judge_writers(case):
-    """One rank should write: several at the same time can damage the file."""
-    for name, events in by_file(case).items():
-        written = [(n, e) for n, e in events if e["writes"]]
-        ranks = sorted({n for n, _ in written})
-        if len(ranks) > 1:
-            text = f"ranks {short(ranks)} wrote the same file, {name}"
-            yield "check", written[0][1]["at"], f"{text}; fine if they take turns"
-
-
 RESTORED = "docs/checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped"
-
-
-@finds("nothing-loaded", "docs/messages.md#checkpoints")
-def judge_loaded(case):
-    """strict=False leaves out, without a word, what it does not find: the weights stay random."""
-    for event in case.ranks[0].all("not_loaded"):
-        text = f"load_state_dict found none of the model's {event['count']} entries"
-        yield "wrong", event["at"], f"{text}; what it got begins with {short(event['names'])}"
 
 
 @finds("restored-on-one-rank", RESTORED)
@@ -195,18 +188,22 @@ def judge_restored(case):
         yield "wrong", at, f"{text}; the other ranks trained on with an empty state"
 
 
-@finds("fixed-port", "03_ddp_spawn/README.md", "19", ranks=0)
+@finds("fixed-port", "03_ddp_spawn/README.md", ranks=0)
 def judge_port(case):
     """A second job on the machine finds the port taken: torchrun --standalone finds a free one."""
+    read = {Path(e["path"]) for p in case.processes for e in p.all("open") if not e["writes"]}
     for event in [e for process in case.processes for e in process.all("port", "init")]:
         port = event.get("port") or re.sub(r"^tcp://.*:|.*", "", str(event["url"]), count=1)
         port = port.partition("?")[0] or "0"
         source = Path(event["at"].rpartition(":")[0])
-        if port != "0" and source.is_file() and port in source.read_text(errors="replace"):
-            yield "check", event["at"], f"the script itself chooses port {port}, written in it"
+        files = [source, *sorted(path for path in read if path.suffix in SETTINGS)]
+        having = [f for f in files if f.is_file() and port in f.read_text(errors="replace")]
+        if port != "0" and having:
+            text = f"the script itself chooses port {port}, written in {having[0].name}"
+            yield "check", event["at"], text
 
 
-@finds("device-by-global-rank", "docs/cheatsheet.md", "20")
+@finds("device-by-global-rank", "docs/cheatsheet.md")
 def judge_devices(case):
     """Each node numbers its GPUs from 0, as LOCAL_RANK does; RANK counts over all nodes."""
     for rank in case.ranks:
@@ -216,7 +213,7 @@ def judge_devices(case):
             yield "wrong", event["at"], text
 
 
-@finds("too-many-threads", "docs/corrections.md#launching-and-timing", "22", ranks=0)
+@finds("too-many-threads", "docs/corrections.md#launching-and-timing", ranks=0)
 def judge_threads(case):
     """Threads that share a core wait for each other: OMP_NUM_THREADS should be cores / ranks."""
     events = [p.all("threads") for p in case.ranks or case.processes]
@@ -232,10 +229,12 @@ def judge_own_loss(case):
     """The loss of one rank is that of its part of the data: reduce it before it is printed."""
     lines = [[e for e in r.all("print") if re.search(NUMBER, e["text"])] for r in case.ranks]
     others = {e["at"] for own in lines[1:] for e in own}
+    met = [ranks.values() for own in case.steps.values() for _, ranks in own]
+    alike = all(len({str(losses(step)) for step in steps}) == 1 for steps in met)
     for at in dict.fromkeys(e["at"] for e in lines[0] if e["at"] not in others):
         prints = [e for e in lines[0] if e["at"] == at and e["steps"] and not OWN(e["text"])]
         named = [e for e in prints if "loss" in e["text"].lower()]
-        unreduced = bool(named) and named[-1]["added"] == 0
+        unreduced = bool(named) and named[-1]["added"] == 0 and not alike
         since = [0, *(e["steps"] for e in prints)]
         kinds = list(filter(None, (kind_of_loss(case, n, e) for n, e in zip(since, prints))))
         if case.steps and (unreduced or len(kinds) > len(prints) / 2):
@@ -275,15 +274,9 @@ def judge_schedule(case):
         if gone > 9 and abs(length - gone * ranks) < 0.08 * length:
             text = f"{event['name']} is made for {length} steps and went {gone}, one in {ranks}"
             yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
-    for steps in case.steps.values():
-        rates = [one_of(ranks)["rates"] for _, ranks in steps]
-        rest = next((n for n, own in enumerate(rates[::-1]) if set(own) != {0.0}), 0)
-        if rest > max(4, 0.2 * len(rates)):
-            text = f"in the last {rest} of {len(rates)} steps the learning rate is 0"
-            yield "check", one_of(steps[-1][1])["at"], f"{text}: did the schedule go too fast?"
 
 
-@finds("batch-grows", "docs/batch_size_and_learning_rate.md", "06")
+@finds("batch-grows", "docs/batch_size_and_learning_rate.md", "batch_and_rate")
 def judge_batch(case):
     """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
     many, one = facts(case), facts(case.alone) if case.alone else {}

@@ -24,7 +24,7 @@ def show(case, found):
         print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
         for text in (f"{one.seen}.", f"Why: {one.why}", f"See {one.page}{exercise}"):
             print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
-    lists = {"Looked at, and in order": in_order(case), "Not judged": not_judged(case)}
+    lists = {"Looked at, and OK": in_order(case), "Not judged": not_judged(case)}
     for title, texts in lists.items():
         if texts:
             print(f"\n{title}:")
@@ -76,7 +76,8 @@ def evaluated(rank):
     """How many samples a rank read after its last training, summed over its loaders."""
     last = {}
     for event in rank.all("epoch"):
-        last = {} if event["backwards"] else {**last, event["loader"]: event["count"]}
+        count = 0 if event["grad"] else event["count"]  # else read in advance, to train on
+        last = {} if event["backwards"] else {**last, event["loader"]: count}
     return sum(last.values())
 
 
@@ -91,7 +92,7 @@ def in_order(case):
             "not-wrapped not-in-ddp not-through-ddp last-pass-not-synced weights-differ "
             "rates-differ",
         ),
-        "the ranks train on samples of their own, in a new order in each epoch": (
+        f"the ranks train on samples of their own{new_order(epochs)}": (
             any(e["backwards"] for e in epochs),
             "same-data same-order split-differs samples-missing",
         ),
@@ -103,12 +104,18 @@ def in_order(case):
             case.ranks[0].all("collective"),
             "crossed-order one-rank-communicates uneven-steps",
         ),
-        "no file is written by two ranks, or read before it is whole": (
+        "no file is read before another rank has written the whole of it": (
             case.ranks[0].all("open"),
-            "file-race several-write",
+            "file-race",
         ),
     }
     return [text for text, (seen, keys) in looked.items() if seen and not case.has(*keys.split())]
+
+
+def new_order(epochs):
+    """Had two epochs of a loader different orders?"""
+    own = [(e["loader"], e["order"]) for e in epochs if e["backwards"]]
+    return ", in a new order in each epoch" if len(set(own)) > len({n for n, _ in own}) else ""
 
 
 def not_judged(case):
@@ -127,18 +134,21 @@ def not_judged(case):
         "training steps: no two ranks made the same one": case.ranks and not case.steps,
         "what DDP does: nothing was wrapped by it": case.steps and not case.wraps,
         "all of the training data: they came from no DataLoader": case.steps and not events,
+        "the batch on one rank: that run failed": case.alone and case.alone.run.code,
     }
-    failed = [
-        f"what a watcher or judge that failed would have seen ({text})" for text in case.failed
-    ]
-    return [text for text, true in reasons.items() if true] + failed
+    early = {e["at"] for e in events if e["grad"] and e["whole"] and not e["backwards"]}
+    texts = [text for text, true in reasons.items() if true] + list(case.lonely())
+    texts += [f"samples of {at}, which were read before anything was computed" for at in early]
+    texts += [f"{one.key}: left out by --ignore" for one in case.found if one.key in case.ignored]
+    return texts + [f"what a watcher or judge would have seen: it failed, {t}" for t in case.failed]
 
 
 def exit_code(case, found):
     """1: something is wrong. 2: it could not look, or not to the end. 0: neither."""
     if any(one.severity == "wrong" for one in found):
         return 1
-    return 2 if case.run.end or case.run.code or len(case.ranks) < 2 else 0
+    raised = any(rank.all("raised") for rank in case.ranks)  # the command may hide it
+    return 2 if case.run.end or case.run.code or len(case.ranks) < 2 or raised else 0
 
 
 def as_json(case, found):

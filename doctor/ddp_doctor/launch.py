@@ -13,37 +13,10 @@ from pathlib import Path
 
 from .record import HERE
 
-# Python imports this at its start, because its folder is on PYTHONPATH. It lets torch be imported
-# as always, and installs the watchers right after it. The environment's own one runs, too.
-SITECUSTOMIZE = f"""import importlib.machinery, importlib.util, os, sys
-def load(name, path, folder=None):
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder)
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-            def run_and_watch(module):
-                run(module)
-                try:
-                    load("ddp_doctor", {os.path.join(HERE, "__init__.py")!r}, [{HERE!r}])
-                    from ddp_doctor import watch
-                    watch.install()
-                except Exception as error:
-                    print("doctor: nothing can be watched here:", repr(error), file=sys.stderr)
-            spec.loader.exec_module = run_and_watch
-        return spec
-sys.path[:] = [p for p in sys.path if p != os.path.dirname(__file__)]
-sys.meta_path.insert(0, Finder())
-own = importlib.machinery.PathFinder.find_spec("sitecustomize")
-if own is not None:
-    load("sitecustomize", own.origin)
-"""
+START = os.path.join(HERE, "start")  # on PYTHONPATH, so that Python imports sitecustomize.py
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 @dataclass
@@ -58,10 +31,9 @@ class Run:
 
 def observe(command, patience, limit, cwd=None) -> Run:
     """Run the command with the watchers until it ends, hangs or takes longer than the limit."""
-    folder = tempfile.mkdtemp(prefix="doctor-")
+    folder = tempfile.mkdtemp(prefix="ddp-doctor-")
     try:
-        Path(folder, "sitecustomize.py").write_text(SITECUSTOMIZE)
-        path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [START, os.environ.get("PYTHONPATH")]))
         env = {**os.environ, "PYTHONPATH": path, "DDP_DOCTOR_FOLDER": folder}
         run = wait(subprocess.Popen(command, env=env, cwd=cwd), folder, patience, limit)
         run.processes = read(folder, run.nows)
@@ -72,23 +44,25 @@ def observe(command, patience, limit, cwd=None) -> Run:
 
 
 def wait(process, folder, patience, limit):
-    start, seen, changed, longest = time.time(), None, time.time(), 0.0
+    start, seen, changed, longest = time.monotonic(), None, time.monotonic(), 0.0
     try:
         while process.poll() is None:
             time.sleep(0.2)
             nows = states(folder)
             if nows != seen:  # under NCCL a hang is known by this only: nobody gets on
-                longest = max(longest, time.time() - changed)
-                seen, changed = nows, time.time()
+                longest = max(longest, time.monotonic() - changed)
+                seen, changed = nows, time.monotonic()
             stepping = any(now.get("steps", 0) > 2 for now in nows.values())
             if hangs(nows, patience):
                 return Run(None, "hang", nows)
-            if stepping and time.time() - changed > max(300, 20 * longest, 20 * patience):
+            if stepping and time.monotonic() - changed > max(300, 20 * longest, 20 * patience):
                 return Run(None, "silent", nows)
-            if time.time() - start > limit:
+            if time.monotonic() - start > limit:
                 return Run(None, "limit", nows)
         return Run(process.returncode)
     except KeyboardInterrupt:
+        for number in SIGNALS:  # a second one would lose the report
+            signal.signal(number, signal.SIG_IGN)
         return Run(None, "interrupt", states(folder))
     finally:
         if process.poll() is None:
@@ -131,7 +105,7 @@ def hangs(nows, patience):
     if not nows or len(waiting) < len(nows):
         return False
     joining = any(now["op"] == "init_process_group" for now in waiting)  # others may download
-    if time.time() - max(now["time"] for now in waiting) < (10 if joining else 1) * patience:
+    if time.monotonic() - max(now["time"] for now in waiting) < (10 if joining else 1) * patience:
         return False
     before = sum(map(processor_time, nows))
     time.sleep(1)
@@ -168,8 +142,8 @@ def end(pids):
                 os.kill(pid, number)
             except ProcessLookupError:
                 pass
-        start = time.time()
-        while any(map(alive, pids)) and time.time() - start < patience:
+        start = time.monotonic()
+        while any(map(alive, pids)) and time.monotonic() - start < patience:
             time.sleep(0.1)
 
 

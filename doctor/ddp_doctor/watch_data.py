@@ -4,26 +4,44 @@ The indices that a loader asks for are those that its workers get: nothing is wa
 See watch.py for what all watchers promise.
 """
 
-import functools
 import os
 import re
 import sys
 import weakref
 import zlib
+from collections import Counter
+from itertools import islice
 
 from . import record
-from .record import HERE, S, after, before, fingerprints, is_script, noted, quietly, site, write
+from .record import OUT, State, after, before, fingerprints, is_script, noted, quietly, site, write
+from .watch_step import TRAIN, parameters_of
 
-NORMS = ("BatchNorm", "Dropout")  # modules that compute otherwise in eval mode
 INDICES = 200_000  # of an epoch, at most, are compared one by one
 SAMPLER = ("shuffle", "num_replicas", "rank", "epoch", "seed", "replacement")
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
+SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")  # files in which a port may stand
+DRAWING = ("rand", "Random", "normal", "uniform")  # how names begin that draw numbers
+
+
+class Reading(State):
+    """The loaders and evaluations of this process, and what became of their results."""
+
+    def reset(self):
+        self.loaders, self.epochs = weakref.WeakKeyDictionary(), []  # those that are being read
+        self.evaluations = []  # epochs without a backward pass, until training goes on
+        self.evaluating = None  # the model of which eval() was called, where, and its buffers
+        self.results, self.printed = Counter(), []  # what became of results; the last lines
+        self.hook = None  # on all modules, at the beginning of an evaluation
+        self.port = None  # that a forked process has chosen
+
+
+READ = Reading()
 
 
 def open_epoch(iterator, loader):
     from torch.utils.data import BatchSampler, IterableDataset, Subset
 
-    number = S.loaders.setdefault(loader, len(S.loaders))
+    number = READ.loaders.setdefault(loader, len(READ.loaders))
     close_epochs(number)
     dataset, chain, sampler = loader.dataset, [], getattr(loader.batch_sampler, "sampler", None)
     while isinstance(dataset, Subset):  # also of random_split
@@ -35,44 +53,63 @@ def open_epoch(iterator, loader):
         "at": site(),
         "chain": chain,
         "data": digest(dataset),
+        "stored": any(map(rows_of, vars(dataset).values()))
+        if hasattr(dataset, "__dict__")
+        else True,
         "positions": len(loader.dataset) if counted else 0,
         "batches": len(loader) if counted else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
         "seed": getattr(iterator, "_base_seed", None) if workers else None,
-        "random": random_names(dataset) if workers else [],
+        "random": random_names(dataset, loader.collate_fn) if workers else [],
         "alike": seeded_alike(loader.worker_init_fn),
         "stock": type(loader.batch_sampler) is BatchSampler,
         "iterable": isinstance(dataset, IterableDataset),
         "lists": iterator.__dict__.setdefault("doctor_lists", []),
         "delivered": 0,
         "grad": None,
-        "start": (S.backwards, S.synced),
-        "results": S.results.copy(),
+        "start": (TRAIN.backwards, TRAIN.synced),
+        "results": READ.results.copy(),
         "reduced": [],  # single numbers that ranks brought together after it
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
+    TRAIN.step["began"] += 1  # a loader draws a seed when it begins
     count_prints()
-    S.epochs.append(iterator.doctor_epoch)
+    READ.epochs.append(iterator.doctor_epoch)
+
+
+def rows_of(value):
+    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
 
 
 def digest(dataset):
     """A number that differs if the ranks' data sets do, as far as their attributes show it."""
     parts = [type(dataset).__name__]
     for name, value in sorted(getattr(dataset, "__dict__", {"list": dataset}).items()):
-        rows = isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
-        if rows:
+        if rows_of(value):
             parts.append(f"{name} {len(value)} {value[:10]} {value[-10:]}")
         elif isinstance(value, (str, int, float)):
             parts.append(f"{name} {value}")
     return zlib.crc32(re.sub("0x[0-9a-f]+", "", " ".join(parts)).encode())
 
 
-def random_names(dataset):
+def random_names(dataset, collate):
     """Names by which the data set's own code seems to draw random numbers: a hint, no proof."""
-    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
-    names = [*getattr(code, "co_names", ())]
-    names += repr(getattr(dataset, "transform", "")).replace("(", " ").split()
-    return sorted({n for n in names if n.startswith(("rand", "Random", "normal", "uniform"))})
+    names, things = [], [dataset, collate]
+    for _ in range(3):  # a transform may lie in an object of the script
+        for thing in things:
+            codes = [getattr(type(thing), name, None) for name in ("__getitem__", "__call__")]
+            codes = [getattr(code, "__code__", None) for code in (thing, *codes)]
+            names += [type(thing).__name__, *(n for c in codes if c for n in c.co_names)]
+        parts = [v for thing in things for v in parts_of(thing)]
+        things = [v for v in parts if type(v).__module__ not in ("builtins", "torch", "numpy")]
+        things += [v for v in parts if hasattr(v, "__code__")]
+    return sorted({name for name in names if name.startswith(DRAWING)})
+
+
+def parts_of(thing):
+    own = list(getattr(thing, "__dict__", {}).values())
+    lists = [value for value in own if isinstance(value, (list, tuple))]  # of transforms
+    return own + [value for values in lists for value in islice(values, 20)]
 
 
 def seeded_alike(worker_init):
@@ -94,7 +131,7 @@ def around_next(original, self):
     try:
         batch = original(self)
     except StopIteration:
-        self.doctor_lists = []  # an iterator that is kept starts anew
+        self.doctor_lists = []  # an iterator that is kept starts again
         if epoch:
             epoch["ended"] = True
             quietly(close_epochs, epoch["loader"])
@@ -107,51 +144,39 @@ def around_next(original, self):
 def note_batch(epoch, lists):
     import torch
 
-    epoch["grad"] = torch.is_grad_enabled() and not S.evaluating
+    epoch["grad"] = torch.is_grad_enabled() and not READ.evaluating
     epoch["delivered"] += 1
     if epoch["grad"] and len(lists) >= epoch["delivered"]:
-        S.step["read"] += len(lists[epoch["delivered"] - 1])
-    if torch.is_grad_enabled() or S.hook is not None or not S.backwards:
-        return
-    trains = any(ddp.module.training for ddp in S.ddps)
-    if trains or (epoch["delivered"] == 1 and not S.written["compiled"]):
-        hook = functools.partial(note_module, site(), trains)
-        S.hook = torch.nn.modules.module.register_module_forward_pre_hook(hook)
+        TRAIN.step["read"] += len(lists[epoch["delivered"] - 1])
+    first = epoch["delivered"] == 1 and not OUT.written["compiled"]
+    if first and not torch.is_grad_enabled() and READ.hook is None and TRAIN.backwards:
+        READ.hook = torch.nn.modules.module.register_module_forward_pre_hook(note_module)
 
 
-def note_module(at, trains, module, inputs):
-    """Data were read to evaluate: which model computes, and in train mode?"""
+def note_module(module, inputs):
+    """Data were read to evaluate. The first module that is called is the whole model."""
     import torch
 
-    if torch.is_grad_enabled():
-        return
-    quietly(note_evaluated, module)
-    if module.training and any(name in type(module).__name__ for name in NORMS):
-        quietly(note_train_mode, at)
-    if not trains:
-        unhook()  # the first call was the whole model's
+    READ.hook.remove()
+    READ.hook = None
+    if not torch.is_grad_enabled():  # else nothing was computed on the data, and training goes on
+        quietly(note_evaluated, module)
 
 
 def note_evaluated(module):
     """Another model than the one of which eval() was called may be the one that computes."""
-    known = S.evaluating and S.evaluating[0]()
+    known = READ.evaluating and READ.evaluating["model"]()
     held = {id(p) for p in known.parameters()} if known is not None else set()
     own = {id(p) for p in module.parameters()}
     if own and not own & held:
-        S.evaluating = None
+        READ.evaluating = None
         note_eval(module)
-
-
-def unhook():
-    if S.hook is not None:
-        S.hook.remove()
-        S.hook = None
 
 
 def close_epochs(loader=None):
     """An epoch of a loader is over: which samples of the whole data were asked for?"""
-    for epoch in [e for e in S.epochs if loader in (None, e["loader"])]:
-        S.epochs.remove(epoch)
+    for epoch in [e for e in READ.epochs if loader in (None, e["loader"])]:
+        READ.epochs.remove(epoch)
         quietly(close_epoch, epoch)
 
 
@@ -160,53 +185,61 @@ def close_epoch(epoch):
     indices = [int(i) for batch in lists[: epoch["delivered"]] for i in batch if i is not None]
     epoch["count"] = len(indices)
     epoch["chain"] = [hash(tuple(int(i) for i in positions)) for positions in chain]
-    keep = len(indices) <= INDICES and S.written["epoch"] < 40 and not epoch["iterable"]
+    keep = len(indices) <= INDICES and OUT.written["epoch"] < 40 and not epoch["iterable"]
     for positions in chain if keep else ():
         indices = [int(positions[i]) for i in indices]
     epoch["indices"], epoch["order"] = indices if keep else [], hash(tuple(indices))
     known = epoch["batches"] is not None
     epoch["whole"] = epoch["delivered"] == epoch["batches"] if known else epoch.pop("ended", False)
-    epoch["backwards"], epoch["synced"] = S.backwards - start[0], S.synced - start[1]
+    epoch["backwards"] = TRAIN.backwards - start[0]
+    epoch["synced"] = TRAIN.synced - start[1]
     if epoch["backwards"]:
         write("epoch", **epoch)
     else:  # an evaluation, maybe: it is written when it is known what became of its results
-        S.evaluations = [*S.evaluations[-20:], epoch]
+        READ.evaluations = [*READ.evaluations[-20:], epoch]
+        if READ.evaluating and not epoch["grad"]:  # the model may be trained on before a sum
+            look_at_buffers(READ.evaluating)
 
 
 # ---------------------------------------------------------------- evaluations
 
 
-def parameters_of(optimizer):
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
 def note_eval(module):
-    """An evaluation of the trained model begins."""
-    models = [ddp.module for ddp in S.ddps]
-    trained = {id(p) for optimizer in S.optimizers for p in parameters_of(optimizer)}
-    module = module.module if module in S.ddps else module
+    """An evaluation of the trained model begins, or of one next to it: an average, maybe."""
+    models = [ddp.module for ddp in TRAIN.ddps]
+    trained = {id(p) for optimizer in TRAIN.optimizers for p in parameters_of(optimizer)}
+    module = module.module if module in TRAIN.ddps else module
     own = any(module is m for m in models)
     own |= not models and any(id(p) in trained for p in module.parameters())
-    beside = S.evaluating is None and any(True for _ in module.parameters())  # an average, maybe
-    if (own or beside) and S.backwards:
-        S.evaluating = weakref.ref(module), own, site(), next(record.frames()).f_code
+    other = READ.evaluating is None and any(True for _ in module.parameters())
+    if (own or other) and TRAIN.backwards:
+        code = next(record.frames()).f_code
+        READ.evaluating = {"model": weakref.ref(module), "own": own, "at": site(), "code": code}
+
+
+def look_at_buffers(evaluation):
+    model = evaluation["model"]()
+    if model is not None:
+        buffers = dict(model.named_buffers()) if evaluation["own"] else model.state_dict()
+        evaluation |= {"names": list(buffers), "buffers": fingerprints(buffers.values())}
 
 
 def note_added(name, frame, tensor):
     """Results come together: of which epochs, and of a model with which buffers?"""
-    S.results["gathered" if "gather" in name else "added"] += 1
-    S.results["trimmed"] += "gather" in name and called_in("gather_for_metrics")
-    if S.evaluations and tensor is not None and tensor.numel() == 1:
-        S.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
-        S.on_device |= tensor.device.type != "cpu"
-    module, own, at, code = S.evaluating or (lambda: None, True, None, None)
-    if module() is not None and (S.evaluations or code is getattr(frame, "f_code", None)):
-        buffers = dict(module().named_buffers()) if own else module().state_dict()
-        what = {"names": list(buffers), "buffers": fingerprints(list(buffers.values()))}
-        what["own"] = own
-        orders = [e["order"] for e in S.evaluations]
-        write("evaluation", at=at, orders=orders, reading=len(S.epochs), **what)
-        S.evaluating = None
+    READ.results["gathered" if "gather" in name else "added"] += 1
+    READ.results["trimmed"] += "gather" in name and called_in("gather_for_metrics")
+    if READ.evaluations and tensor is not None and tensor.numel() == 1:
+        READ.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
+        OUT.on_device |= tensor.device.type != "cpu"
+    known = READ.evaluating
+    if known and (READ.evaluations or any(f.f_code is known["code"] for f in record.frames())):
+        if "buffers" not in known:
+            look_at_buffers(known)
+        what = {name: known.get(name) for name in ("own", "at", "names", "buffers")}
+        orders = [e["order"] for e in READ.evaluations]
+        if "buffers" in known:
+            write("evaluation", orders=orders, reading=len(READ.epochs), **what)
+        READ.evaluating = None
 
 
 def called_in(name):
@@ -219,26 +252,30 @@ def called_in(name):
 
 def count_prints():
     """What is printed from now on is about a later evaluation."""
-    for epoch in S.evaluations:
-        epoch.setdefault("printed", S.printed)
-    S.printed = []
+    for epoch in READ.evaluations:
+        epoch.setdefault("printed", READ.printed)
+    READ.printed = []
 
 
-def note_train_mode(at):
-    """The model computes without gradients, and is in train mode."""
-    if at not in S.said:
-        S.said.add(at)
-        write("train_mode", at=at)
+def note_forward(ddp, *args, **kwargs):
+    import torch
+
+    if torch.is_grad_enabled() and ddp.module.training and (READ.evaluations or READ.evaluating):
+        end_evaluations()
 
 
-def flush_evaluations():
+def end_evaluations(*args, **kwargs):
     """Training goes on, or the script ends: what became of the results is known by now."""
-    unhook()
     count_prints()
-    epochs, S.evaluations, S.evaluating = S.evaluations, [], None
+    epochs, READ.evaluations, READ.evaluating = READ.evaluations, [], None
     for epoch in epochs:
-        epoch["results"] = S.results - epoch["results"]
+        epoch["results"] = READ.results - epoch["results"]
         write("epoch", **epoch)
+
+
+def finish():
+    close_epochs()
+    end_evaluations()
 
 
 # ---------------------------------------------------------------- files, prints, ports
@@ -257,7 +294,7 @@ def note_save(obj, f, *args, **kwargs):
 
 def note_sent(*args, **kwargs):
     """Results may leave by a file, by a queue of the script (not a DataLoader's), by a store."""
-    S.results["sent"] += not opened_by_library()
+    READ.results["sent"] += not opened_by_library()
 
 
 def note_threads(_, number):
@@ -276,23 +313,29 @@ def note_logged(logger, line):
 
 def note_print(args):
     text, at = " ".join(map(str, args))[:120], site()
-    S.printed = [*S.printed[-9:], (at, text)]
-    if S.written["print"] < 300:
-        added = S.results["added"] + S.results["gathered"]
-        write("print", text=text, at=at, steps=S.steps, added=added)
+    READ.printed = [*READ.printed[-9:], (at, text)]
+    if OUT.written["print"] < 300:
+        added = READ.results["added"] + READ.results["gathered"]
+        write("print", text=text, at=at, steps=OUT.steps, added=added)
 
 
 def hear(event, args):
     """Audit hook: files that are opened or renamed, and the port that the script itself chooses."""
-    if event not in ("open", "os.rename", "os.putenv") or S.forked or S.ended:
+    if event not in ("open", "os.rename", "os.putenv") or OUT.ended:
         return
     try:
         if event == "os.putenv" and os.fsdecode(args[0]) == "MASTER_PORT":
-            write("port", port=os.fsdecode(args[1]), at=site())
-        elif S.file is not None and event == "os.rename":
+            READ.port = {"port": os.fsdecode(args[1]), "at": site()}
+            if not OUT.forked:  # otherwise it is written when the process joins a group
+                write("port", **READ.port)
+        elif OUT.forked:
+            return
+        elif OUT.file is not None and event == "os.rename":
             note_open(args[1], "w")
-        elif S.file is not None and event == "open" and isinstance(args[0], (str, bytes)):
-            note_open(args[0], args[1] or "", args[2] or 0)
+        elif event == "open" and isinstance(args[0], (str, bytes)):
+            settings = os.fsdecode(args[0]).endswith(SETTINGS)  # read by a parent of ranks, maybe
+            if OUT.file is not None or settings:
+                note_open(args[0], args[1] or "", args[2] or 0)
     except Exception:  # the interpreter is shutting down
         pass
 
@@ -300,11 +343,11 @@ def hear(event, args):
 def note_open(path, mode, flags=0, saved=False):
     path = os.path.abspath(os.fsdecode(path))
     writes = bool(set(mode) & set("wxa+")) or bool(flags & (os.O_WRONLY | os.O_RDWR))
-    ours = path.startswith((os.environ["DDP_DOCTOR_FOLDER"], HERE, "/dev", "/proc", "/sys"))
-    known = (path, writes, S.passed) in S.said or len(S.said) > 3000
+    ours = path.startswith((os.environ["DDP_DOCTOR_FOLDER"], record.HERE, "/dev", "/proc", "/sys"))
+    known = (path, writes, OUT.passed) in OUT.said or len(OUT.said) > 3000
     if ours or known or not is_script(path) or opened_by_library():
         return
-    S.said.add((path, writes, S.passed))
+    OUT.said.add((path, writes, OUT.passed))
     size = os.path.getsize(path) if not writes and os.path.isfile(path) else None
     appends = "a" in mode or bool(flags & os.O_APPEND)
     what = {"writes": writes, "appends": appends, "saved": saved}
@@ -322,7 +365,9 @@ def opened_by_library():
     return False
 
 
-DATA = {
+WATCHED = {
+    "torch.nn.parallel:DistributedDataParallel forward": before(note_forward),
+    "torch.autograd backward": before(end_evaluations),
     "torch.utils.data:DataLoader __iter__": after(open_epoch),
     "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": after(note_index),
     "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
