@@ -5,6 +5,7 @@
 <!-- prints -->            lines that the last block that was run has printed
 <!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
+<!-- part PATH PATH -->    lines of that difference, in its order, with "..." between them
 <!-- measured -->          a script of docs/examples/ is run; benchmarks/run_all.py measures it
 
 A PATH is relative to the page or to the repository's root.
@@ -25,7 +26,7 @@ from benchmarks import run_all
 
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -96,6 +97,18 @@ def test_quoted_lines_are_in_the_file(page, path, language, text):
 def test_a_quoted_difference_is_that_of_the_files(page, paths, language, text):
     assert language == "diff"
     assert text == difference(*(file_of(page, path) for path in paths.split()))
+
+
+@pytest.mark.parametrize(("page", "paths", "language", "text"), marked("part"))
+def test_a_part_of_a_difference_has_every_number(page, paths, language, text):
+    """A reader of the part misses no numbered change; each run of lines is as in the files."""
+    whole = difference(*(file_of(page, path) for path in paths.split()))
+    rest = whole
+    for part in text.split(" ...\n"):
+        assert language == "diff" and part in rest, f"not there, or not in this order:\n{part}"
+        rest = rest[rest.index(part) + len(part) :]
+    numbers = [set(re.findall(r"# (\d)\.", lines)) for lines in (whole, text)]
+    assert numbers[0] == numbers[1] and len(text.splitlines()) <= 30
 
 
 def file_of(page, path):
