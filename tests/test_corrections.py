@@ -16,8 +16,9 @@ from test_messages import KINDS
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+import records
+from benchmarks import run_all
 from benchmarks.common import on_ranks
-from tools import records as compare
 
 PAGE = (ROOT / "docs/corrections.md").read_text()
 
@@ -218,8 +219,7 @@ def test_a_seed_set_anew_does_not_reach_persistent_workers(persistent):
 
 
 def test_seconds_of_ranks_are_not_added_up():
-    rows = compare.read_folder(ROOT / "docs/timings/cpu-2-cores")
-    for run in rows["03_ddp_spawn-2xcpu"]:
+    for run in records.find(run_all.committed(), "03_ddp_spawn"):
         seconds = [sum(rank.values()) for rank in run["history"][-1]["phases"]]
         speed, by_sum = run["images"] / max(seconds), run["images"] / sum(seconds)
         assert speed / by_sum == pytest.approx(2, rel=0.03)
