@@ -7,7 +7,7 @@ to the median. Figures of benchmarks also go to benchmarks/results. So the pages
 machine they were last run on, and `git diff` shows how yours differs from ours.
 
     python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
-    python -m benchmarks.run_all --only limit accumulation --data ../mnist
+    python -m benchmarks.run_all --only limit sweep --data ../mnist
     python -m benchmarks.run_all --only stages settings recordings
 """
 
