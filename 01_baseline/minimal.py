@@ -1,4 +1,4 @@
-"""The shortest complete script, on one device; 04_ddp_torchrun/minimal.py: the same on several."""
+"""The shortest complete script, on one device. 04_ddp_torchrun/minimal.py runs on several."""
 
 import argparse
 import os

@@ -1,7 +1,7 @@
 """Stage 1: train a small ConvNet on MNIST, in one process, on one device.
 
-Every later stage is this program made parallel. Above the ruled line is what a stage teaches;
-below it is what no stage changes: model, data, evaluation, stopwatch, record, flags.
+Every later stage is this program made parallel. Above the ruled line is what a stage teaches.
+Below it is what all stages share: model, data, evaluation, stopwatch, record, flags.
 
     python 01_baseline/train.py
     python 01_baseline/train.py --epochs 1 --batch-size 120
@@ -10,7 +10,6 @@ below it is what no stage changes: model, data, evaluation, stopwatch, record, f
 import argparse
 import json
 import os
-import shutil
 import socket
 import sys
 import time
@@ -24,7 +23,7 @@ from torch.utils.data import DataLoader
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "01_baseline"
+STAGE = "01_baseline"  # the code that all stages share uses it
 
 
 def main():
@@ -42,14 +41,15 @@ def train(args, device):
         shuffle=True,
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
-        collate_fn=tuple,  # __getitems__ returns a whole batch: nothing is left to collate
+        collate_fn=tuple,  # MNIST.__getitems__ returns a whole batch: there is nothing to collate
         pin_memory=device.type == "cuda",
     )
     model = ConvNet().to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    optimizer.register_step_post_hook(lambda *_: schedule.step())  # after each optimizer.step()
+    # A hook: PyTorch calls it after each optimizer.step(), with arguments (*_) that it ignores.
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
     print(f"{STAGE}: one process on one {device.type}, {args.threads} thread(s)")
     history = []
     for _ in range(args.epochs):
@@ -111,8 +111,8 @@ def load_mnist(root):
     try:
         return MNIST(root, train=True, download=True), MNIST(root, train=False)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        reason = " ".join(str(error).split())[-80:] or type(error).__name__
-        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py draws a stand-in")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py makes synthetic digits")
 
 
 def to_device(images, labels, device):
@@ -166,46 +166,22 @@ def epoch_line(history, epochs, images):
     return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
 
 
-def finish(args, name, history, images, parts, world_size=1):
-    """Write the checkpoint, and the record for compare.py; print where a step's time went."""
-    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
-    path = args.record / record_name(name, flags, world_size)
-    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
-    where = {"host": socket.gethostname(), "torch": torch.__version__}
-    step = {k: 1000 * s * args.batch_size / images for k, s in history[-1]["phases"][0].items()}
+def finish(args, name, history, images, parts, world_size=1, hosts=1):
+    """Print where a step's time went; append the record to a file; then save the checkpoint."""
+    steps = images / min(args.batch_size, images)
+    step = {phase: 1000 * s / steps for phase, s in history[-1]["phases"][0].items()}
     split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
-    print(f"milliseconds per step: {split} -> {path.name}")
-    record = json.dumps({**run, **where, "history": history}, indent=1)
-    try:
-        save(args.checkpoint, lambda file: torch.save(parts, file))
-    finally:  # the record also if there was no room for the checkpoint
-        save(path, lambda file: Path(file).write_text(record))
-
-
-def record_name(name, flags, world_size):
-    """Every flag that is not the default is part of the name."""
-    more = {"amp": "off", "sync_batchnorm": False, "hosts": 1, "device": flags["device"]}
-    usual = {**vars(base_parser().parse_args([])), **more}
-    short = {"epochs": "e", "batch_size": "b", "amp": ""}
-    changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
-    return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"
-
-
-def save(path, write):
-    """Write under a temporary name, then rename: if that fails, the last file is still whole."""
-    try:
-        write(f"{path}.tmp")
-        os.replace(f"{path}.tmp", path)
-    except (OSError, RuntimeError) as error:  # torch.save raises the latter
-        Path(f"{path}.tmp").unlink(missing_ok=True)
-        stop(f"cannot write {path}; is the disk full? {str(error).splitlines()[0]}")
+    print(f"milliseconds per step: {split}")
+    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
+    run = {"stage": STAGE, "name": name, **flags, "hosts": hosts, "world_size": world_size}
+    where = {"images": images, "host": socket.gethostname(), "torch": torch.__version__}
+    with open(args.record, "a", encoding="utf-8") as file:  # one line of JSON per run
+        file.write(json.dumps({**run, **where, "history": history}) + "\n")
+    torch.save(parts, args.checkpoint)
 
 
 def stop(message):
     """Bad input: one line and exit code 2."""
-    if os.getenv("LOCAL_RANK", "0") != "0":
-        time.sleep(30)  # local rank 0 prints the same, and the launcher ends this rank
     print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 
@@ -224,33 +200,27 @@ def base_parser():
     add("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
     add("--seed", type=int, default=0, help="seed of the random numbers (0)")
     add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
-    add("--record", type=Path, default="timings", help="folder for the timings (timings)")
+    add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
     return parser
 
 
 def parse(parser):
     """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    least = dict(epochs=1, batch_size=1, threads=1, timeout=1)  # else 0
-    most = dict(lr=100, seed=2**31, threads=512, workers=512, world_size=512)  # else 1e6
-    for flag in least | most:
-        low, high = least.get(flag, 0), most.get(flag, 10**6)
+    bounds = dict(epochs=(1, 10**6), batch_size=(1, 10**6), lr=(0, 100), seed=(0, 2**31))
+    bounds.update(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 10**6))
+    for flag, (low, high) in bounds.items():
         if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
             stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low} to {high}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    shm = Path("/dev/shm")  # batches come through it; a worker without room is waited for, for ever
-    if args.workers and shm.is_dir() and shutil.disk_usage(shm).free < 2**24:
-        stop("--workers: less than 16 MiB are free in /dev/shm, which loader workers need")
-    for file in filter(None, (args.record / "x", args.checkpoint, vars(args).get("snapshot"))):
+    for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
         try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
-            Path(f"{file}.tmp").touch()
-            Path(f"{file}.tmp").unlink(missing_ok=True)  # another rank may have been here
+            if file.is_dir():
+                stop(f"cannot write to {file}: it is a folder")
         except OSError as error:
             stop(f"cannot write to {error.filename}: {error.strerror}")
-        if file.is_dir():
-            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

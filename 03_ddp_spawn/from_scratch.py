@@ -19,7 +19,6 @@ from itertools import chain, repeat
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
@@ -93,7 +92,6 @@ class BucketedDDP(NaiveDDP):
         super().__init__(module)
         self.caps = (1 * MIB, 25 * MIB) if bucket_cap_mb is None else (bucket_cap_mb * MIB,) * 2
         self.rebuilt = False
-        self.log = []  # what happened in the last backward: for the reader
         self.fill([list(range(len(self.trained)))])  # at first everything is in one bucket
 
     def fill(self, indices: list[list[int]]) -> None:
@@ -108,14 +106,10 @@ class BucketedDDP(NaiveDDP):
         self.launched = 0
 
     def take(self, index: int, gradient: Tensor) -> None:
-        if len(self.arrived) == 1:
-            self.log = []
-        self.log.append(f"gradient {index}")
         number, place = self.place_of[index]
         self.buckets[number].add(place, gradient)
         # In the same order on every rank: a bucket that is full too early waits for its turn.
         while self.launched < len(self.buckets) and self.buckets[self.launched].full():
-            self.log.append(f"bucket {self.launched} leaves")
             self.buckets[self.launched].launch()
             self.launched += 1
 
@@ -198,14 +192,10 @@ def prove() -> None:
 
     say("\nWhen do buckets leave? The wide net with bucket_cap_mb=1:")
     model = BucketedDDP(wide_net(), 1)
-    step(model, *batch())
-    claim(model.log[-1] == "bucket 0 leaves", "1st backward: one bucket, after the last gradient")
-    step(model, *batch())
-    after = model.log[model.log.index("bucket 0 leaves") :]
-    gradients = sum(event.startswith("gradient") for event in after)
-    text = f"2nd backward: bucket 0 leaves with {gradients} of 16 gradients to come"
-    claim(gradients == 12, text)
-    say("      " + ", ".join(model.log[:8]) + ", ...")
+    claim(departures(model) == [16], "1st backward: one bucket, after the last gradient")
+    first, *others = departures(model)
+    claim(first == 4, f"2nd backward: bucket 0 leaves with {16 - first} of 16 gradients to come")
+    say(f"      the others leave after {', '.join(map(str, others))} gradients")
 
     say("\nno_sync: micro-batches of 8, the gradients averaged only with the third (float64)")
     for wrap in (BucketedDDP, NaiveDDP):
@@ -234,6 +224,21 @@ def compare(make: Callable[[], nn.Module], cap: float | None, steps: int = 4) ->
     theirs = ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"]  # a private function
     ours = ", ".join(" ".join(map(str, bucket)) for bucket in bucketed.indices)
     claim(ours == theirs, f"    buckets as DDP's: {ours}")
+
+
+def departures(model: BucketedDDP) -> list[int]:
+    """Train one step -> how many gradients had arrived when each bucket left."""
+    left, take = [], model.take
+
+    def noted(index: int, gradient: Tensor) -> None:
+        before = model.launched
+        take(index, gradient)
+        left.extend([len(model.arrived)] * (model.launched - before))
+
+    model.take = noted
+    step(model, *batch())
+    del model.take
+    return left
 
 
 def step(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -282,7 +287,7 @@ def run_rank(rank: int, meeting_point: str, prove: Callable[[], None]) -> None:
     import train
 
     if not mp.parent_process().is_alive():
-        sys.exit(1)  # it was killed while this rank still imported; from now on ranks learn of it
+        sys.exit(1)  # it was killed while this rank was importing; later PyTorch would tell it
     torch.set_num_threads(1)
     here = {"init_method": meeting_point, "rank": rank, "world_size": 2}
     with train.process_group(torch.device("cpu"), 60, **here):

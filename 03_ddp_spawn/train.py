@@ -4,9 +4,10 @@ New since stage 1:
 - DistributedSampler gives each rank its own shard of the training set, reshuffled by set_epoch
 - DDP averages the gradients of all ranks during backward, so all ranks take the same step
 - evaluation is sharded and exact; losses and counts are summed; only rank 0 prints and saves
-- BatchNorm: each rank normalizes its own shard, or on GPUs all of them (--sync-batchnorm)
-- --amp: autocast to fp16 with a GradScaler, which is saved with the model, or to bf16 without
-- "exposed" in the timings: from a rank's last gradient to the end of backward it only waits
+- each rank's BatchNorm normalizes its own shard, or on GPUs the whole batch: --sync-batchnorm
+- --amp: autocast to bf16, or to fp16 with a GradScaler, which is saved with the model
+- "exposed" in the timings is the time in which a rank, its own gradients ready, only waits
+- --world-size is the number of ranks; one that waits longer than --timeout ends with an error
 
     python 03_ddp_spawn/train.py
     python 03_ddp_spawn/train.py --epochs 1 --world-size 2 --amp bf16
@@ -15,8 +16,6 @@ New since stage 1:
 import argparse
 import json
 import os
-import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -28,7 +27,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
@@ -38,7 +36,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "03_ddp_spawn"
+STAGE = "03_ddp_spawn"  # the code that all stages share uses it
 AMP = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -47,30 +45,29 @@ def main():
     add = parser.add_argument
     add("--world-size", type=int, default=0, help="ranks (0: one per GPU, 2 on a CPU)")
     add("--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs")
-    add("--timeout", type=float, default=60, help="seconds a rank waits for the others (60)")
+    add("--timeout", type=float, default=600, help="seconds a rank waits for others (600)")
     add("--sync-batchnorm", action="store_true", help="BatchNorm over all ranks (GPUs only)")
     args = parse(parser)
     gpus = torch.cuda.device_count() if args.device == "cuda" else 0
     world_size = args.world_size or gpus or 2
     if args.device == "cuda" and world_size > gpus:
-        stop(f"--world-size {world_size}: at most one rank per GPU, {gpus} here")
+        stop(f"{gpus} GPU(s) on this node: start at most one rank per GPU")
     if args.device == "cpu" and args.sync_batchnorm:
         stop("--sync-batchnorm: PyTorch's SyncBatchNorm needs GPUs")
     if args.batch_size % world_size:
         stop(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
     load_mnist(args.data)  # downloaded once, here: the ranks will find it on the disk
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to end the ranks, too
     with tempfile.TemporaryDirectory() as folder:
         try:
             mp.spawn(worker, (f"file://{folder}/ranks", world_size, args), nprocs=world_size)
-        finally:  # an interrupt may reach this process alone
+        finally:  # if only this process is interrupted, it must end the ranks
             for process in mp.active_children():
                 process.terminate()
 
 
 def worker(rank, meeting_point, world_size, args):
     if not mp.parent_process().is_alive():
-        sys.exit(1)  # it was killed while this rank still imported; from now on ranks learn of it
+        sys.exit(1)  # it was killed while this rank was importing; later PyTorch would tell it
     device = torch.device("cuda", rank) if args.device == "cuda" else torch.device("cpu")
     here = {"init_method": meeting_point, "rank": rank, "world_size": world_size}
     with process_group(device, args.timeout, **here):
@@ -88,7 +85,7 @@ def train(args, device):
         sampler=DistributedSampler(train_set, seed=args.seed),  # this rank's shard
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
-        collate_fn=tuple,  # __getitems__ returns a whole batch: nothing is left to collate
+        collate_fn=tuple,  # MNIST.__getitems__ returns a whole batch: there is nothing to collate
         pin_memory=device.type == "cuda",
     )
     model = ConvNet().to(device, memory_format=torch.channels_last)
@@ -99,7 +96,8 @@ def train(args, device):
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    optimizer.register_step_post_hook(lambda *_: schedule.step())  # not if the scaler skips a step
+    # A hook: PyTorch calls it after each step that the scaler does not skip, and ignores *_.
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
     scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
     if rank == 0:
         print(f"{STAGE}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
@@ -121,9 +119,12 @@ def train(args, device):
         finish(args, STAGE, history, len(train_set), parts, world_size)
 
 
+# ----------------------------------------------- below this line: the same in stages 3 to 5
+
+
 @contextmanager
 def process_group(device, timeout, **rendezvous):
-    """Join the other ranks, and leave them again. Raises DistError if they do not come in time."""
+    """Join the other ranks, and destroy the group at the end. Raises DistError after a timeout."""
     backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     if device_id is not None:
         torch.cuda.set_device(device)
@@ -132,8 +133,8 @@ def process_group(device, timeout, **rendezvous):
     try:
         yield
     finally:
-        failure = sys.exc_info()[2]
-        traceback.clear_frames(failure)  # its frames hold DDP, and DDP holds gloo's threads
+        failure = sys.exc_info()[2]  # the traceback of an error, or None
+        traceback.clear_frames(failure)  # it would keep DDP alive, and DDP keeps gloo's threads
         if backend == "gloo" or failure is None:  # NCCL would wait for ranks that wait for this one
             dist.destroy_process_group()
 
@@ -195,8 +196,8 @@ def load_mnist(root):
     try:
         return MNIST(root, train=True, download=True), MNIST(root, train=False)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        reason = " ".join(str(error).split())[-80:] or type(error).__name__
-        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py draws a stand-in")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py makes synthetic digits")
 
 
 def to_device(images, labels, device):
@@ -250,46 +251,22 @@ def epoch_line(history, epochs, images):
     return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
 
 
-def finish(args, name, history, images, parts, world_size=1):
-    """Write the checkpoint, and the record for compare.py; print where a step's time went."""
-    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
-    path = args.record / record_name(name, flags, world_size)
-    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
-    where = {"host": socket.gethostname(), "torch": torch.__version__}
-    step = {k: 1000 * s * args.batch_size / images for k, s in history[-1]["phases"][0].items()}
+def finish(args, name, history, images, parts, world_size=1, hosts=1):
+    """Print where a step's time went; append the record to a file; then save the checkpoint."""
+    steps = images / min(args.batch_size, images)
+    step = {phase: 1000 * s / steps for phase, s in history[-1]["phases"][0].items()}
     split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
-    print(f"milliseconds per step: {split} -> {path.name}")
-    record = json.dumps({**run, **where, "history": history}, indent=1)
-    try:
-        save(args.checkpoint, lambda file: torch.save(parts, file))
-    finally:  # the record also if there was no room for the checkpoint
-        save(path, lambda file: Path(file).write_text(record))
-
-
-def record_name(name, flags, world_size):
-    """Every flag that is not the default is part of the name."""
-    more = {"amp": "off", "sync_batchnorm": False, "hosts": 1, "device": flags["device"]}
-    usual = {**vars(base_parser().parse_args([])), **more}
-    short = {"epochs": "e", "batch_size": "b", "amp": ""}
-    changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
-    return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"
-
-
-def save(path, write):
-    """Write under a temporary name, then rename: if that fails, the last file is still whole."""
-    try:
-        write(f"{path}.tmp")
-        os.replace(f"{path}.tmp", path)
-    except (OSError, RuntimeError) as error:  # torch.save raises the latter
-        Path(f"{path}.tmp").unlink(missing_ok=True)
-        stop(f"cannot write {path}; is the disk full? {str(error).splitlines()[0]}")
+    print(f"milliseconds per step: {split}")
+    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
+    run = {"stage": STAGE, "name": name, **flags, "hosts": hosts, "world_size": world_size}
+    where = {"images": images, "host": socket.gethostname(), "torch": torch.__version__}
+    with open(args.record, "a", encoding="utf-8") as file:  # one line of JSON per run
+        file.write(json.dumps({**run, **where, "history": history}) + "\n")
+    torch.save(parts, args.checkpoint)
 
 
 def stop(message):
     """Bad input: one line and exit code 2."""
-    if os.getenv("LOCAL_RANK", "0") != "0":
-        time.sleep(30)  # local rank 0 prints the same, and the launcher ends this rank
     print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 
@@ -308,33 +285,27 @@ def base_parser():
     add("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
     add("--seed", type=int, default=0, help="seed of the random numbers (0)")
     add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
-    add("--record", type=Path, default="timings", help="folder for the timings (timings)")
+    add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
     return parser
 
 
 def parse(parser):
     """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    least = dict(epochs=1, batch_size=1, threads=1, timeout=1)  # else 0
-    most = dict(lr=100, seed=2**31, threads=512, workers=512, world_size=512)  # else 1e6
-    for flag in least | most:
-        low, high = least.get(flag, 0), most.get(flag, 10**6)
+    bounds = dict(epochs=(1, 10**6), batch_size=(1, 10**6), lr=(0, 100), seed=(0, 2**31))
+    bounds.update(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 10**6))
+    for flag, (low, high) in bounds.items():
         if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
             stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low} to {high}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    shm = Path("/dev/shm")  # batches come through it; a worker without room is waited for, for ever
-    if args.workers and shm.is_dir() and shutil.disk_usage(shm).free < 2**24:
-        stop("--workers: less than 16 MiB are free in /dev/shm, which loader workers need")
-    for file in filter(None, (args.record / "x", args.checkpoint, vars(args).get("snapshot"))):
+    for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
         try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
-            Path(f"{file}.tmp").touch()
-            Path(f"{file}.tmp").unlink(missing_ok=True)  # another rank may have been here
+            if file.is_dir():
+                stop(f"cannot write to {file}: it is a folder")
         except OSError as error:
             stop(f"cannot write to {error.filename}: {error.strerror}")
-        if file.is_dir():
-            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

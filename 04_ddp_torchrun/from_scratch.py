@@ -241,7 +241,7 @@ def environment_of_rank_1(launcher: list[str], folder: Path) -> dict[str, str]:
 def train(launcher: list[str], folder: Path) -> dict[str, torch.Tensor]:
     """Run stage 4, unchanged, on two ranks -> the weights it ends with."""
     flags = f"--batch-size 24 --lr 0.01 --device cpu --data {folder.parent / 'data'}"
-    flags += f" --record {folder} --checkpoint {folder / 'model.pt'}"
+    flags += f" --record {folder / 'runs.jsonl'} --checkpoint {folder / 'model.pt'}"
     command = [*launcher, "--nproc-per-node", "2", str(HERE / "train.py"), *flags.split()]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=120)
     return torch.load(folder / "model.pt")["model"]

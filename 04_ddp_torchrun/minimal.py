@@ -1,4 +1,4 @@
-"""01_baseline/minimal.py made data-parallel: the numbered lines are what is new.
+"""01_baseline/minimal.py made data-parallel. Numbers mark what is new; (7) refers back to 7.
 
 Run it: torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 """
@@ -18,26 +18,26 @@ def main():
     argparse.ArgumentParser(description=__doc__).parse_args()
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun: --help shows how")
-    # 1. torchrun starts one process (rank) per device, and sets these variables for each.
+    # 1. torchrun starts one process (rank) per device and sets these variables for each.
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     world_size, cuda = int(os.environ["WORLD_SIZE"]), torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
-        torch.cuda.set_device(device)  # 1. one GPU per rank
-    torch.manual_seed(rank)  # 6. ranks augment and drop out differently
+        torch.cuda.set_device(device)  # one GPU per rank
+    torch.manual_seed(rank)  # 2. ranks augment and drop out differently
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
     try:
-        if local_rank == 0:  # 7. one rank per node downloads and checks the files
+        if local_rank == 0:  # 3. one rank per node downloads and checks the files
             datasets.MNIST(download=True, **data)
             datasets.MNIST(train=False, **data)
     except Exception as error:  # no network, or a damaged file
         raise SystemExit(f"no MNIST in {data['root']}: {error!r}") from None
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 1.
-    dist.barrier()  # 7. now the data is on the disk of every node
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 4.
+    dist.barrier()  # now the ranks have joined each other, and every node has the data
     train_set, test_set = datasets.MNIST(**data), datasets.MNIST(train=False, **data)
-    sampler = DistributedSampler(train_set)  # 2. each rank trains on its own shard of every batch
+    sampler = DistributedSampler(train_set)  # 5. each rank trains on its own shard of every batch
     loader = DataLoader(train_set, batch_size=240 // world_size, sampler=sampler)
-    shard = Subset(test_set, range(rank, len(test_set), world_size))  # 8. no image counts twice
+    shard = Subset(test_set, range(rank, len(test_set), world_size))  # 6. no image counts twice
     test_loader = DataLoader(shard, batch_size=500)
 
     model = nn.Sequential(
@@ -45,14 +45,14 @@ def main():
         nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(7 * 7 * 32, 10),
     ).to(device)  # fmt: skip
-    ddp_model = DistributedDataParallel(model)  # 3. averages the gradients in every backward
+    ddp_model = DistributedDataParallel(model)  # 7. averages the gradients in every backward
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     for epoch in range(2):
-        sampler.set_epoch(epoch)  # 4. a new order in every epoch
+        sampler.set_epoch(epoch)  # 8. a new order in every epoch
         model.train()
         for x, y in loader:
-            loss = nn.functional.cross_entropy(ddp_model(x.to(device)), y.to(device))  # 3.
+            loss = nn.functional.cross_entropy(ddp_model(x.to(device)), y.to(device))  # (7)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -61,12 +61,12 @@ def main():
         with torch.inference_mode():
             for x, y in test_loader:
                 correct += (model(x.to(device)).argmax(1) == y.to(device)).sum()
-        dist.all_reduce(correct)  # 8. the sum over all ranks
-        if rank == 0:  # 5. one rank prints and saves
+        dist.all_reduce(correct)  # (6) the sum over all ranks
+        if rank == 0:  # 9. one rank prints and saves
             print(f"epoch {epoch}: {correct:.0f} of {len(test_set)} test images correct")
             torch.save(model.state_dict(), "minimal.pt")
 
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # 9. when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # (4) after main has returned, which frees DDP

@@ -57,7 +57,7 @@ def run(args, device):
 
 
 def decision_of_rank_0(decision):
-    """Every rank brings an object, and gets the one that rank 0 has brought."""
+    """Every rank passes an object, and gets the one of rank 0."""
     box = [decision]
     dist.broadcast_object_list(box, src=0)
     return box[0]
@@ -99,11 +99,13 @@ def main():
         train.stop("start it with torchrun, as --help shows")
     if not 1 <= args.timeout <= 10**6:  # nan is refused, too
         train.stop(f"--timeout {args.timeout}: from 1 to 1000000")
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    local_rank = int(os.environ["LOCAL_RANK"])
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if local_rank == 0:  # one rank per node downloads
+        train.load_mnist(args.data)
     with train.process_group(device, args.timeout):
-        train.download(args.data, int(os.environ["LOCAL_RANK"]))
+        dist.barrier()
         try:
             run(args, device)
         except OSError as error:  # only rank 0 writes

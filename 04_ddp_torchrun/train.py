@@ -1,8 +1,9 @@
 """Stage 4: DistributedDataParallel, started by torchrun.
 
 New since stage 3:
-- torchrun starts the ranks, and sets RANK, LOCAL_RANK and WORLD_SIZE in each one's environment
-- it also provides the store, at MASTER_ADDR and MASTER_PORT: mp.spawn and --world-size are gone
+- torchrun starts the ranks instead of mp.spawn; its --nproc-per-node replaces --world-size
+- it sets RANK, LOCAL_RANK, WORLD_SIZE, GROUP_WORLD_SIZE (nodes), MASTER_ADDR and MASTER_PORT
+- one rank per node downloads the data, and the others wait for it at a barrier
 - @record puts the traceback of a rank that fails into torchrun's report
 
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/train.py
@@ -11,7 +12,6 @@ New since stage 3:
 import argparse
 import json
 import os
-import shutil
 import socket
 import sys
 import time
@@ -22,7 +22,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -32,7 +31,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "04_ddp_torchrun"
+STAGE = "04_ddp_torchrun"  # the code that all stages share uses it
 AMP = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -41,32 +40,23 @@ def main():
     parser = base_parser()
     add = parser.add_argument
     add("--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs")
-    add("--timeout", type=float, default=60, help="seconds a rank waits for the others (60)")
+    add("--timeout", type=float, default=600, help="seconds a rank waits for others (600)")
     args = parse(parser)
-    if "RANK" not in os.environ:
-        stop(f"start it with torchrun, as python {STAGE}/train.py --help shows")
-    world_size, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if args.device == "cuda" and here > torch.cuda.device_count():
-        stop(f"{here} ranks on this node: at most one per GPU, {torch.cuda.device_count()} here")
+    missing = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - set(os.environ)
+    if missing:
+        stop(f"start it with torchrun, see --help: {', '.join(sorted(missing))} not set")
+    local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    gpus = torch.cuda.device_count() if args.device == "cuda" else 0
+    if args.device == "cuda" and local_rank >= gpus:
+        stop(f"{gpus} GPU(s) on this node: start at most one rank per GPU")
     if args.batch_size % world_size:
         stop(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
-    local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank) if args.device == "cuda" else torch.device("cpu")
+    if local_rank == 0:  # one rank per node downloads
+        load_mnist(args.data)
     with process_group(device, args.timeout):  # reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-        download(args.data, local_rank)
+        dist.barrier()  # now the data is on every node
         train(args, device)
-
-
-def download(root, local_rank):
-    """One rank per node downloads; the others wait at the store, where --timeout does not count."""
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
-    )
-    if local_rank == 0:
-        load_mnist(root)
-        store.set(f"data {os.environ['GROUP_RANK']}", "is there")
-    nodes = range(int(os.environ["GROUP_WORLD_SIZE"]))
-    store.wait([f"data {node}" for node in nodes], timedelta(hours=1))
 
 
 def train(args, device):
@@ -80,7 +70,7 @@ def train(args, device):
         sampler=DistributedSampler(train_set, seed=args.seed),  # this rank's shard
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
-        collate_fn=tuple,  # __getitems__ returns a whole batch: nothing is left to collate
+        collate_fn=tuple,  # MNIST.__getitems__ returns a whole batch: there is nothing to collate
         pin_memory=device.type == "cuda",
     )
     model = ConvNet().to(device, memory_format=torch.channels_last)
@@ -89,8 +79,10 @@ def train(args, device):
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    optimizer.register_step_post_hook(lambda *_: schedule.step())  # not if the scaler skips a step
+    # A hook: PyTorch calls it after each step that the scaler does not skip, and ignores *_.
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
     scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
+    nodes = int(os.getenv("GROUP_WORLD_SIZE", "1"))  # torchrun sets it
     if rank == 0:
         print(f"{STAGE}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
     history = []
@@ -108,15 +100,15 @@ def train(args, device):
             print(epoch_line(history, args.epochs, len(train_set)))
     if rank == 0:
         parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
-        finish(args, STAGE, history, len(train_set), parts, world_size)
+        finish(args, STAGE, history, len(train_set), parts, world_size, nodes)
 
 
-# ----------------------------------------------- from here to the next line: as in stage 3
+# ----------------------------------------------- below this line: the same in stages 3 to 5
 
 
 @contextmanager
 def process_group(device, timeout, **rendezvous):
-    """Join the other ranks, and leave them again. Raises DistError if they do not come in time."""
+    """Join the other ranks, and destroy the group at the end. Raises DistError after a timeout."""
     backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     if device_id is not None:
         torch.cuda.set_device(device)
@@ -125,8 +117,8 @@ def process_group(device, timeout, **rendezvous):
     try:
         yield
     finally:
-        failure = sys.exc_info()[2]
-        traceback.clear_frames(failure)  # its frames hold DDP, and DDP holds gloo's threads
+        failure = sys.exc_info()[2]  # the traceback of an error, or None
+        traceback.clear_frames(failure)  # it would keep DDP alive, and DDP keeps gloo's threads
         if backend == "gloo" or failure is None:  # NCCL would wait for ranks that wait for this one
             dist.destroy_process_group()
 
@@ -188,8 +180,8 @@ def load_mnist(root):
     try:
         return MNIST(root, train=True, download=True), MNIST(root, train=False)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        reason = " ".join(str(error).split())[-80:] or type(error).__name__
-        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py draws a stand-in")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py makes synthetic digits")
 
 
 def to_device(images, labels, device):
@@ -243,46 +235,22 @@ def epoch_line(history, epochs, images):
     return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
 
 
-def finish(args, name, history, images, parts, world_size=1):
-    """Write the checkpoint, and the record for compare.py; print where a step's time went."""
-    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
-    path = args.record / record_name(name, flags, world_size)
-    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
-    where = {"host": socket.gethostname(), "torch": torch.__version__}
-    step = {k: 1000 * s * args.batch_size / images for k, s in history[-1]["phases"][0].items()}
+def finish(args, name, history, images, parts, world_size=1, hosts=1):
+    """Print where a step's time went; append the record to a file; then save the checkpoint."""
+    steps = images / min(args.batch_size, images)
+    step = {phase: 1000 * s / steps for phase, s in history[-1]["phases"][0].items()}
     split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
-    print(f"milliseconds per step: {split} -> {path.name}")
-    record = json.dumps({**run, **where, "history": history}, indent=1)
-    try:
-        save(args.checkpoint, lambda file: torch.save(parts, file))
-    finally:  # the record also if there was no room for the checkpoint
-        save(path, lambda file: Path(file).write_text(record))
-
-
-def record_name(name, flags, world_size):
-    """Every flag that is not the default is part of the name."""
-    more = {"amp": "off", "sync_batchnorm": False, "hosts": 1, "device": flags["device"]}
-    usual = {**vars(base_parser().parse_args([])), **more}
-    short = {"epochs": "e", "batch_size": "b", "amp": ""}
-    changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
-    return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"
-
-
-def save(path, write):
-    """Write under a temporary name, then rename: if that fails, the last file is still whole."""
-    try:
-        write(f"{path}.tmp")
-        os.replace(f"{path}.tmp", path)
-    except (OSError, RuntimeError) as error:  # torch.save raises the latter
-        Path(f"{path}.tmp").unlink(missing_ok=True)
-        stop(f"cannot write {path}; is the disk full? {str(error).splitlines()[0]}")
+    print(f"milliseconds per step: {split}")
+    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
+    run = {"stage": STAGE, "name": name, **flags, "hosts": hosts, "world_size": world_size}
+    where = {"images": images, "host": socket.gethostname(), "torch": torch.__version__}
+    with open(args.record, "a", encoding="utf-8") as file:  # one line of JSON per run
+        file.write(json.dumps({**run, **where, "history": history}) + "\n")
+    torch.save(parts, args.checkpoint)
 
 
 def stop(message):
     """Bad input: one line and exit code 2."""
-    if os.getenv("LOCAL_RANK", "0") != "0":
-        time.sleep(30)  # local rank 0 prints the same, and the launcher ends this rank
     print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 
@@ -301,33 +269,27 @@ def base_parser():
     add("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
     add("--seed", type=int, default=0, help="seed of the random numbers (0)")
     add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
-    add("--record", type=Path, default="timings", help="folder for the timings (timings)")
+    add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
     return parser
 
 
 def parse(parser):
     """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    least = dict(epochs=1, batch_size=1, threads=1, timeout=1)  # else 0
-    most = dict(lr=100, seed=2**31, threads=512, workers=512, world_size=512)  # else 1e6
-    for flag in least | most:
-        low, high = least.get(flag, 0), most.get(flag, 10**6)
+    bounds = dict(epochs=(1, 10**6), batch_size=(1, 10**6), lr=(0, 100), seed=(0, 2**31))
+    bounds.update(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 10**6))
+    for flag, (low, high) in bounds.items():
         if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
             stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low} to {high}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    shm = Path("/dev/shm")  # batches come through it; a worker without room is waited for, for ever
-    if args.workers and shm.is_dir() and shutil.disk_usage(shm).free < 2**24:
-        stop("--workers: less than 16 MiB are free in /dev/shm, which loader workers need")
-    for file in filter(None, (args.record / "x", args.checkpoint, vars(args).get("snapshot"))):
+    for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
         try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
-            Path(f"{file}.tmp").touch()
-            Path(f"{file}.tmp").unlink(missing_ok=True)  # another rank may have been here
+            if file.is_dir():
+                stop(f"cannot write to {file}: it is a folder")
         except OSError as error:
             stop(f"cannot write to {error.filename}: {error.strerror}")
-        if file.is_dir():
-            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

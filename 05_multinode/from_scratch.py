@@ -233,7 +233,7 @@ def run_rank(rank: int, folder: str) -> None:
     import train
 
     if not mp.parent_process().is_alive():
-        sys.exit(1)  # it was killed while this rank still imported; from now on ranks learn of it
+        sys.exit(1)  # it was killed while this rank was importing; later PyTorch would tell it
     torch.set_num_threads(1)
     for world_size in range(rank + 1, 5):
         group = {"init_method": f"file://{folder}/{world_size} ranks", "rank": rank}

@@ -25,16 +25,21 @@ from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 def main():
     parser = stage4.base_parser()
-    parser.add_argument("--timeout", type=float, default=60, help="seconds for a message (60)")
-    parser.set_defaults(device="cpu", amp="off", record="timings/own_backend")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for a message (600)")
+    parser.set_defaults(device="cpu", amp="off", record="timings/own_backend.jsonl")
     if parser.parse_args().device == "cuda":
         stage4.stop("own_backend.py is for CPUs: its sockets read CPU memory; leave --device out")
-    args, ranks = stage4.parse(parser), int(os.getenv("WORLD_SIZE", "0"))
-    if ranks == 0 or args.batch_size % ranks:
-        stage4.stop(f"start it with torchrun, on ranks that divide --batch-size {args.batch_size}")
+    args = stage4.parse(parser)
+    missing = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - set(os.environ)
+    if missing:
+        stage4.stop(f"start it with torchrun, see --help: {', '.join(sorted(missing))} not set")
+    if args.batch_size % int(os.environ["WORLD_SIZE"]):
+        stage4.stop(f"--batch-size {args.batch_size} is not divisible by the number of ranks")
+    if os.environ["LOCAL_RANK"] == "0":  # one rank per node downloads
+        stage4.load_mnist(args.data)
     dist.init_process_group("ring", timeout=timedelta(seconds=args.timeout))
     try:
-        stage4.download(args.data, int(os.environ["LOCAL_RANK"]))
+        dist.all_reduce(torch.zeros(1))  # a barrier: no rank has the sum before all have come
         stage4.train(args, torch.device("cpu"))
         print(f"rank {dist.get_rank()} has sent {dist.group.WORLD.sent:,} bytes")
     finally:

@@ -1,11 +1,8 @@
 r"""Stage 5: DistributedDataParallel on several nodes, and a run that resumes after a failure.
 
 New since stage 4:
-- torchrun runs on every node with the same line; the nodes meet at the rendezvous endpoint
-- LOCAL_RANK picks the device, and one rank per node downloads; RANK 0 prints and saves for all
-- --snapshot: the full training state, saved after every epoch; started again, the run resumes
-
-The same line on each of two nodes; to rehearse, in two terminals of one machine:
+- the command below runs on each of two nodes (or in two terminals); they meet at --rdzv-endpoint
+- --snapshot: the full training state is saved after every epoch; started again, a run resumes
 
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
         --rdzv-endpoint 127.0.0.1:29500 05_multinode/train.py
@@ -14,19 +11,16 @@ The same line on each of two nodes; to rehearse, in two terminals of one machine
 import argparse
 import json
 import os
-import shutil
 import socket
 import sys
 import time
 import traceback
-import zipfile
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -36,7 +30,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "05_multinode"
+STAGE = "05_multinode"  # the code that all stages share uses it
 AMP = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -45,33 +39,24 @@ def main():
     parser = base_parser()
     add = parser.add_argument
     add("--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs")
-    add("--timeout", type=float, default=60, help="seconds a rank waits for the others (60)")
+    add("--timeout", type=float, default=600, help="seconds a rank waits for others (600)")
     add("--snapshot", type=Path, help="file to save to and to resume from")
     args = parse(parser)
-    if "RANK" not in os.environ:
-        stop(f"start it with torchrun, as python {STAGE}/train.py --help shows")
-    world_size, here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    if args.device == "cuda" and here > torch.cuda.device_count():
-        stop(f"{here} ranks on this node: at most one per GPU, {torch.cuda.device_count()} here")
+    missing = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - set(os.environ)
+    if missing:
+        stop(f"start it with torchrun, see --help: {', '.join(sorted(missing))} not set")
+    local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    gpus = torch.cuda.device_count() if args.device == "cuda" else 0
+    if args.device == "cuda" and local_rank >= gpus:
+        stop(f"{gpus} GPU(s) on this node: start at most one rank per GPU")
     if args.batch_size % world_size:
         stop(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
-    local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank) if args.device == "cuda" else torch.device("cpu")
+    if local_rank == 0:  # one rank per node downloads
+        load_mnist(args.data)
     with process_group(device, args.timeout):  # reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-        download(args.data, local_rank)
+        dist.barrier()  # now the data is on every node
         train(args, device)
-
-
-def download(root, local_rank):
-    """One rank per node downloads; the others wait at the store, where --timeout does not count."""
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
-    )
-    if local_rank == 0:
-        load_mnist(root)
-        store.set(f"data {os.environ['GROUP_RANK']}", "is there")
-    nodes = range(int(os.environ["GROUP_WORLD_SIZE"]))
-    store.wait([f"data {node}" for node in nodes], timedelta(hours=1))
 
 
 def train(args, device):
@@ -85,7 +70,7 @@ def train(args, device):
         sampler=DistributedSampler(train_set, seed=args.seed),  # this rank's shard
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
-        collate_fn=tuple,  # __getitems__ returns a whole batch: nothing is left to collate
+        collate_fn=tuple,  # MNIST.__getitems__ returns a whole batch: there is nothing to collate
         pin_memory=device.type == "cuda",
     )
     model = ConvNet().to(device, memory_format=torch.channels_last)
@@ -94,14 +79,16 @@ def train(args, device):
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    optimizer.register_step_post_hook(lambda *_: schedule.step())  # not if the scaler skips a step
+    # A hook: PyTorch calls it after each step that the scaler does not skip, and ignores *_.
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
     scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
+    nodes = int(os.getenv("GROUP_WORLD_SIZE", "1"))  # torchrun sets it
     settings = {flag: getattr(args, flag) for flag in ("epochs", "batch_size", "lr", "seed", "amp")}
+    settings["images"] = len(train_set)
     state = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
     history = load_snapshot(args.snapshot, settings, state)
     if rank == 0:
-        nodes = f"{os.environ['GROUP_WORLD_SIZE']} node(s), {len(history)} epoch(s) done"
-        print(f"{STAGE}: {world_size} rank(s) on {nodes}")
+        print(f"{STAGE}: {world_size} rank(s) on {nodes} node(s), {len(history)} epoch(s) done")
     for epoch in range(len(history), args.epochs):
         torch.manual_seed(args.seed + rank + epoch * world_size)  # the same also after a restart
         loader.sampler.set_epoch(epoch)  # without it every epoch has the order of the first
@@ -117,42 +104,39 @@ def train(args, device):
             print(epoch_line(history, args.epochs, len(train_set)))
             if args.snapshot:
                 parts = {name: part.state_dict() for name, part in state.items()}
-                whole = {"settings": settings, "history": history, **parts}
-                save(args.snapshot, lambda file, whole=whole: torch.save(whole, file))
+                temporary = f"{args.snapshot}.{os.getpid()}.tmp"
+                torch.save({"settings": settings, "history": history, **parts}, temporary)
+                os.replace(temporary, args.snapshot)  # the file is always a whole snapshot
     if rank == 0:
         parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
-        finish(args, STAGE, history, len(train_set), parts, world_size)
+        finish(args, STAGE, history, len(train_set), parts, world_size, nodes)
 
 
 def load_snapshot(path, settings, state):
     """Give all ranks the state that rank 0 has read -> the history of the epochs that are done."""
-    found = [{"settings": settings, "history": []}]
+    found = [settings, settings, [], {}]  # rank 0's settings; the snapshot's, its history and state
     if path and path.exists() and dist.get_rank() == 0:
-        found = [read_snapshot(path, state)]
-    dist.broadcast_object_list(found, src=0)
-    if found[0].get("settings") != settings:
-        stop(f"--snapshot {path} is damaged or of another run: {found[0].get('settings')}")
-    for name in state.keys() & found[0].keys():
-        state[name].load_state_dict(found[0][name])
-    return found[0]["history"]
+        try:
+            saved = torch.load(path, map_location="cpu", weights_only=True)
+            found[1:] = saved["settings"], saved["history"], {name: saved[name] for name in state}
+        except Exception as error:  # pickle, zipfile and torch: each has exceptions of its own
+            stop(f"--snapshot {path} is damaged, or is not a snapshot ({repr(error)[:200]})")
+    dist.broadcast_object_list(found, src=0)  # nodes need not share a disk
+    for name, value in settings.items():
+        for other, place in zip(found, ("on rank 0", f"in --snapshot {path}")):
+            if other.get(name) != value:
+                stop(f"{name} differs: {value} on this node, {other.get(name)} {place}")
+    for name, part in found[3].items():
+        state[name].load_state_dict(part)
+    return found[2]
 
 
-def read_snapshot(path, state):
-    """Return what is in the file, or an empty dict if it is not a whole snapshot."""
-    try:
-        damaged = zipfile.ZipFile(path).testzip()  # torch.load does not compare the checksums
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        return {} if damaged or not found.keys() > state.keys() else found
-    except Exception:  # zipfile, pickle and torch: each has exceptions of its own
-        return {}
-
-
-# ----------------------------------------------- from here to the next line: as in stage 3
+# ----------------------------------------------- below this line: the same in stages 3 to 5
 
 
 @contextmanager
 def process_group(device, timeout, **rendezvous):
-    """Join the other ranks, and leave them again. Raises DistError if they do not come in time."""
+    """Join the other ranks, and destroy the group at the end. Raises DistError after a timeout."""
     backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     if device_id is not None:
         torch.cuda.set_device(device)
@@ -161,8 +145,8 @@ def process_group(device, timeout, **rendezvous):
     try:
         yield
     finally:
-        failure = sys.exc_info()[2]
-        traceback.clear_frames(failure)  # its frames hold DDP, and DDP holds gloo's threads
+        failure = sys.exc_info()[2]  # the traceback of an error, or None
+        traceback.clear_frames(failure)  # it would keep DDP alive, and DDP keeps gloo's threads
         if backend == "gloo" or failure is None:  # NCCL would wait for ranks that wait for this one
             dist.destroy_process_group()
 
@@ -224,8 +208,8 @@ def load_mnist(root):
     try:
         return MNIST(root, train=True, download=True), MNIST(root, train=False)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        reason = " ".join(str(error).split())[-80:] or type(error).__name__
-        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py draws a stand-in")
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py makes synthetic digits")
 
 
 def to_device(images, labels, device):
@@ -279,46 +263,22 @@ def epoch_line(history, epochs, images):
     return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
 
 
-def finish(args, name, history, images, parts, world_size=1):
-    """Write the checkpoint, and the record for compare.py; print where a step's time went."""
-    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    flags["hosts"] = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # nodes: torchrun sets it
-    path = args.record / record_name(name, flags, world_size)
-    run = {"stage": STAGE, "name": name, **flags, "world_size": world_size, "images": images}
-    where = {"host": socket.gethostname(), "torch": torch.__version__}
-    step = {k: 1000 * s * args.batch_size / images for k, s in history[-1]["phases"][0].items()}
+def finish(args, name, history, images, parts, world_size=1, hosts=1):
+    """Print where a step's time went; append the record to a file; then save the checkpoint."""
+    steps = images / min(args.batch_size, images)
+    step = {phase: 1000 * s / steps for phase, s in history[-1]["phases"][0].items()}
     split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
-    print(f"milliseconds per step: {split} -> {path.name}")
-    record = json.dumps({**run, **where, "history": history}, indent=1)
-    try:
-        save(args.checkpoint, lambda file: torch.save(parts, file))
-    finally:  # the record also if there was no room for the checkpoint
-        save(path, lambda file: Path(file).write_text(record))
-
-
-def record_name(name, flags, world_size):
-    """Every flag that is not the default is part of the name."""
-    more = {"amp": "off", "sync_batchnorm": False, "hosts": 1, "device": flags["device"]}
-    usual = {**vars(base_parser().parse_args([])), **more}
-    short = {"epochs": "e", "batch_size": "b", "amp": ""}
-    changed = [f"-{short.get(k, k)}{v}" for k, v in flags.items() if v != usual.get(k, v)]
-    return f"{name}{''.join(changed)}-{world_size}x{flags['device']}.json"
-
-
-def save(path, write):
-    """Write under a temporary name, then rename: if that fails, the last file is still whole."""
-    try:
-        write(f"{path}.tmp")
-        os.replace(f"{path}.tmp", path)
-    except (OSError, RuntimeError) as error:  # torch.save raises the latter
-        Path(f"{path}.tmp").unlink(missing_ok=True)
-        stop(f"cannot write {path}; is the disk full? {str(error).splitlines()[0]}")
+    print(f"milliseconds per step: {split}")
+    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
+    run = {"stage": STAGE, "name": name, **flags, "hosts": hosts, "world_size": world_size}
+    where = {"images": images, "host": socket.gethostname(), "torch": torch.__version__}
+    with open(args.record, "a", encoding="utf-8") as file:  # one line of JSON per run
+        file.write(json.dumps({**run, **where, "history": history}) + "\n")
+    torch.save(parts, args.checkpoint)
 
 
 def stop(message):
     """Bad input: one line and exit code 2."""
-    if os.getenv("LOCAL_RANK", "0") != "0":
-        time.sleep(30)  # local rank 0 prints the same, and the launcher ends this rank
     print(f"{STAGE}: error: {message}", file=sys.stderr)
     sys.exit(2)
 
@@ -337,33 +297,27 @@ def base_parser():
     add("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
     add("--seed", type=int, default=0, help="seed of the random numbers (0)")
     add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
-    add("--record", type=Path, default="timings", help="folder for the timings (timings)")
+    add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
     return parser
 
 
 def parse(parser):
     """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    least = dict(epochs=1, batch_size=1, threads=1, timeout=1)  # else 0
-    most = dict(lr=100, seed=2**31, threads=512, workers=512, world_size=512)  # else 1e6
-    for flag in least | most:
-        low, high = least.get(flag, 0), most.get(flag, 10**6)
+    bounds = dict(epochs=(1, 10**6), batch_size=(1, 10**6), lr=(0, 100), seed=(0, 2**31))
+    bounds.update(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 10**6))
+    for flag, (low, high) in bounds.items():
         if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
             stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low} to {high}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    shm = Path("/dev/shm")  # batches come through it; a worker without room is waited for, for ever
-    if args.workers and shm.is_dir() and shutil.disk_usage(shm).free < 2**24:
-        stop("--workers: less than 16 MiB are free in /dev/shm, which loader workers need")
-    for file in filter(None, (args.record / "x", args.checkpoint, vars(args).get("snapshot"))):
+    for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
         try:  # fails where nothing can be written: now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
-            Path(f"{file}.tmp").touch()
-            Path(f"{file}.tmp").unlink(missing_ok=True)  # another rank may have been here
+            if file.is_dir():
+                stop(f"cannot write to {file}: it is a folder")
         except OSError as error:
             stop(f"cannot write to {error.filename}: {error.strerror}")
-        if file.is_dir():
-            stop(f"cannot write to {file}: it is a folder")
     return args
 
 

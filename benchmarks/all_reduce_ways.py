@@ -21,9 +21,9 @@ import torch.distributed as dist
 from tabulate import tabulate
 
 from benchmarks import common
+from tools import processes
 
 from_scratch = importlib.import_module("05_multinode.from_scratch")
-rehearsal = importlib.import_module("05_multinode.rehearsal.common")
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 RANKS = 4
@@ -41,7 +41,7 @@ def main() -> None:
     if reason := hosts.missing():
         parser.error(reason)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # or each torchrun prints that it does this
-    rehearsal.exit_on_signals()  # and take the nodes down
+    processes.exit_on_signals()  # and take the nodes down
     found = {"about": common.about(), "ranks": RANKS, "one machine": on_this_machine(args.rounds)}
     found["cables of 100 Mb/s"] = on_slow_cables(args.rounds)
     common.show(args, "all_reduce_ways", found, report)

@@ -34,8 +34,14 @@ MODELS = {  # what makes it, the shape of an image, how many images there are to
     "resnet50": (torchvision.models.resnet50, *IMAGENET),
     "vit_l_16": (torchvision.models.vit_l_16, *IMAGENET),
 }
-# Assumed: seconds of a message, bytes per second that a rank sends.
-LINKS = {"10Gb/s": (9.6e-6, 1.25e9), "100Gb/s": (9.6e-6, 12.5e9), "NVLink": (3.4e-6, 235e9)}
+# Assumed: the seconds that a step of a ring and of a tree takes to start, and the bytes per second
+# that a rank sends. The seconds are those of NCCL's own model for its protocol Simple.
+Link = namedtuple("Link", "ring_step tree_step bandwidth")
+LINKS = {
+    "10Gb/s": Link(9.6e-6, 50e-6, 1.25e9),
+    "100Gb/s": Link(9.6e-6, 50e-6, 12.5e9),
+    "NVLink": Link(3.4e-6, 28e-6, 235e9),
+}
 
 
 def main() -> None:
@@ -45,7 +51,7 @@ def main() -> None:
     print(reads(args), sends(buckets, args.ranks), f"\n{holds(shapes, args)}", sep="\n")
     for link in args.link:
         print(f"\n{link}, {flops / 1e9:.3g} GFLOP per image at {args.tflops:g} TFLOP/s per rank")
-        print(speed_table(predict(flops, buckets, args, *LINKS[link])))
+        print(speed_table(predict(flops, buckets, args, LINKS[link])))
 
 
 def parse() -> argparse.Namespace:
@@ -137,19 +143,19 @@ def holds(shapes: list[torch.Size], args: argparse.Namespace) -> str:
 # ---------------------------------------------------------------- assumed
 
 
-# A step on so many ranks, in seconds: the all-reduces after backward (in turn), or during it.
-Row = namedtuple("Row", "ranks batch computing averaging in_turn overlapped")
+# A step on so many ranks, in seconds: the all-reduces after backward (sequential), or during it.
+Row = namedtuple("Row", "ranks batch computing averaging sequential overlapped")
 
 
-def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: float) -> list[Row]:
-    """-> a row for 1, 2, 4, ... ranks: up to 4,096, and no more than there are images."""
+def predict(flops: int, buckets: list[int], args: argparse.Namespace, link: Link) -> list[Row]:
+    """Predict a step on 1, 2, 4, ... ranks, up to 4,096 and at most as many as there are images."""
     rows = []
+    way, latency = (pipelined_tree, link.tree_step) if args.tree else (ring, link.ring_step)
     for n in (2**i for i in range(MOST.bit_length())):
         batch = args.batch // args.ranks * n if args.weak else args.batch
         if n <= batch:
             computing = flops * batch / n / (args.tflops * 1e12)
-            way = pipelined_tree if args.tree else ring
-            each = [way(n, size, latency, bandwidth) for size in buckets]
+            each = [way(n, size, latency, link.bandwidth) for size in buckets]
             # Backward is two thirds of the operations. All buckets but the last leave during it.
             backward = max(computing * 2 / 3, sum(each[:-1]))
             times = computing, sum(each), computing + sum(each)
@@ -158,7 +164,11 @@ def predict(flops: int, buckets: list[int], args, latency: float, bandwidth: flo
 
 
 def pipelined_tree(n: int, size: int, latency: float, bandwidth: float) -> float:
-    """Seconds of an all-reduce up and down a tree, in pieces: a rank sends the vector twice."""
+    """Seconds of an all-reduce that goes up and down a tree in pieces.
+
+    A piece passes 2 log2(n) links, each of which takes `latency` seconds to start. A rank sends the
+    vector of `size` bytes at most twice, and the pieces travel at the same time.
+    """
     return 2 * math.ceil(math.log2(n)) * latency + (2 * size / bandwidth if n > 1 else 0)
 
 
@@ -168,10 +178,10 @@ def speed_table(rows: list[Row]) -> str:
         speed = speedup(row, rows[0])
         ms = [f"{1000 * seconds:,.2f}" for seconds in row[2:]]
         cells.append([f"{row.ranks:,}", f"{row.batch:,}", *ms, f"{speed:,.1f}"])
-    titles = ["ranks", "images", "computing", "all-reduce", "in turn", "overlapped, ms", "speedup"]
+    head = ["ranks", "images", "computing", "all-reduce", "sequential", "overlapped, ms", "speedup"]
     pays = [after.ranks for before, after in zip(rows, rows[1:]) if speedup(after, before) >= 1.5]
     end = f"Doubling makes it at least 1.5 times as fast up to {max(pays, default=1):,} ranks."
-    return f"{common.table(titles, cells)}\n{end}"
+    return f"{common.table(head, cells)}\n{end}"
 
 
 def speedup(row: Row, other: Row) -> float:

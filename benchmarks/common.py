@@ -8,9 +8,7 @@ import argparse
 import importlib
 import json
 import os
-import signal
 import statistics
-import sys
 import tempfile
 import threading
 import zlib
@@ -28,6 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
+
+from tools.processes import device_name, exit_on_signals
 
 stage1 = importlib.import_module("01_baseline.train")
 stage3 = importlib.import_module("03_ddp_spawn.train")
@@ -80,18 +80,11 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def kill_family(pid: int) -> None:
-    """Kill what a process has started, and what that has started; not the process itself."""
-    with suppress(psutil.NoSuchProcess):
-        for member in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
-
-
-def end_everything(*_) -> None:
-    """A handler of SIGTERM."""
-    kill_family(os.getpid())
-    sys.exit(143)
+def kill_children() -> None:
+    """Kill what this process has started: a rank may be waiting for another one."""
+    for member in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
 
 
 def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
@@ -210,9 +203,9 @@ def dataset_name(test_set: stage1.MNIST) -> str:
 # ---------------------------------------------------------------- flags
 
 
-def flags(docstring: str, **numbers: float) -> argparse.ArgumentParser:
+def flags(docstring: str | None, **numbers: float) -> argparse.ArgumentParser:
     """-> a parser with --results, and a flag for each number of HELP with its default."""
-    parser = argparse.ArgumentParser(description=docstring.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(docstring or "").partition("\n")[0])
     for name, default in numbers.items():
         flag, text = f"--{name.replace('_', '-')}", f"{HELP[name]} ({default})"
         parser.add_argument(flag, type=type(default), default=default, help=text)
@@ -224,10 +217,10 @@ def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace
     """Read the flags; least: the smallest value of each number. Exits with 2 if one is smaller.
 
     The folder --results is made, and tried, now: not after the measurement. From now on SIGTERM
-    also ends what the program has started.
+    and SIGHUP also end what the program has started.
     """
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, end_everything)
+    exit_on_signals(first=kill_children)
     for name, low in least.items():
         value = getattr(args, name)
         if value is not None and not value >= low:  # nan is refused, too
@@ -247,13 +240,6 @@ def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace
 def cores() -> int:
     """On how many cores this program may run: a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def device_name(device: str = "cpu") -> str:
-    """The name of the CPU ("cpu") or of the first GPU ("cuda"), as compare.py prints it."""
-    from compare import device_name  # here: it brings matplotlib, which ranks can do without
-
-    return device_name(device)
 
 
 def about() -> str:

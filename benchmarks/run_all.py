@@ -13,7 +13,6 @@ machine they were last run on, and `git diff` shows how yours differs from ours.
 
 import argparse
 import importlib
-import itertools
 import json
 import os
 import re
@@ -21,13 +20,15 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 
-import compare
-from tools import records
+import records
+from benchmarks import common
+from tools import processes
 
 stage1 = importlib.import_module("01_baseline.train")
 failures = importlib.import_module("05_multinode.rehearsal.failures")
@@ -38,7 +39,7 @@ BLOCK = re.compile(r"<!-- measured -->\n\n```sh\n([^`]+)\n```\n\n```\n.*?```\n",
 RECORDS = "docs/timings/cpu-2-cores"
 COMPARE = "python compare.py --device cpu --world-size 2 --data data --repeat 3 --together"
 BEFORE = {  # by the name that --only knows: commands whose output no page shows as it is
-    "stages": f"{COMPARE} --record {RECORDS}",
+    "stages": f"rm -f {RECORDS}.jsonl; {COMPARE} --record {RECORDS}.jsonl",
     "loaders": "python -m benchmarks.loaders --data data",
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
@@ -55,18 +56,11 @@ SETTINGS = [  # other settings that pages and notebooks quote
     "02_dp/train.py",
     "03_ddp_spawn/train.py --world-size 4",
 ]
-SHOWN = {  # the record of the command on each stage's page: (folder, name)
-    "01_baseline": ("", "01_baseline-1xcpu"),
-    "02_dp": ("settings", "02_dp-1xcpu"),
-    "03_ddp_spawn": ("", "03_ddp_spawn-2xcpu"),
-    "04_ddp_torchrun": ("", "04_ddp_torchrun-2xcpu"),
-    "05_multinode": ("", "05_multinode-hosts2-2xcpu"),
-}
-RAN = re.compile(r"((?:^epoch .*\n)+)^milliseconds per step: .* -> ", re.MULTILINE)
+RAN = re.compile(r"((?:^epoch .*\n)+)^milliseconds per step: .*", re.MULTILINE)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", help="run only scripts with such names")
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
     parser.add_argument("--busy", action="store_true", help="measure though the machine is busy")
@@ -102,44 +96,48 @@ def main() -> int:
 
 
 def measure_settings(data: Path) -> int:
-    """Run stages with other settings, three times in turns -> how many runs failed."""
-    root, dataset = compare.find_data(data)
-    facts = {"dataset": dataset, "device_name": compare.device_name("cpu")}
-    failed = 0
-    for turn, line in itertools.product((1, 2, 3), SETTINGS):
+    """Run stages with other settings, three times, interleaved -> how many runs failed."""
+    dataset = common.dataset_name(stage1.load_mnist(data)[1])
+    facts = {"dataset": dataset, "device_name": processes.device_name()}
+    lines, runs = [], SETTINGS * 3
+    for line in runs:
         print(line, flush=True)
-        script, *flags = line.split()
-        command = [sys.executable, str(ROOT / script), *flags, "--device", "cpu", "--data", root]
-        file, record = compare.run([(list(map(str, command)), "")], facts)
-        failed += record is None
-        if record:
-            folder = ROOT / RECORDS / f"settings/repeat-{turn}"
-            folder.mkdir(parents=True, exist_ok=True)
-            compare.save(folder / file, json.dumps(record, indent=1).encode())
-    return failed
+        with tempfile.TemporaryDirectory() as temp:
+            places = f"--data data --record {temp}/run.jsonl --checkpoint {temp}/model.pt"
+            code, _ = run(f"python {line} --device cpu {places}", data)
+            if code == 0:
+                record = json.loads(Path(temp, "run.jsonl").read_text()) | facts
+                lines.append(json.dumps(record) + "\n")
+    (ROOT / f"{RECORDS}-settings.jsonl").write_text("".join(lines), encoding="utf-8")
+    return len(runs) - len(lines)
+
+
+def committed() -> list[records.Row]:
+    """The rows of the committed records: those of all stages, then those with other settings."""
+    paths = (ROOT / f"{RECORDS}.jsonl", ROOT / f"{RECORDS}-settings.jsonl")
+    return records.rows_of(record for path in paths for record in records.read(path))
 
 
 def nearest(stage: str) -> dict:
     """The record of the run that the stage's page shows: of the repeats the one of median speed."""
-    folder, name = SHOWN[stage]
-    row = records.read_folder(ROOT / RECORDS / folder)[name]
+    row = records.find(committed(), stage)
     return sorted(row, key=records.speed)[len(row) // 2]
 
 
 def printed(record: dict) -> str:
-    """The lines in which a stage says how its epochs went, up to the name of the record."""
+    """The lines in which a stage says how its epochs went."""
     history, images = record["history"], record["images"]
     count = range(1, len(history) + 1)
     lines = [stage1.epoch_line(history[:n], record["epochs"], images) for n in count]
     steps = images / record["batch_size"]
     phases = history[-1]["phases"][0].items()
     split = ", ".join(f"{phase} {1000 * seconds / steps:.2f}" for phase, seconds in phases)
-    return "\n".join([*lines, f"milliseconds per step: {split} -> "])
+    return "\n".join([*lines, f"milliseconds per step: {split}"])
 
 
 def update_stages() -> None:
     """Put the lines of the run nearest to the median on each stage's page."""
-    for stage in SHOWN:
+    for stage in records.STAGES:
         page = ROOT / stage / "README.md"
         text, lines = page.read_text(encoding="utf-8"), printed(nearest(stage))
         page.write_text(RAN.sub(lambda _, lines=lines: lines, text, count=1), encoding="utf-8")

@@ -9,14 +9,11 @@ import re
 import select
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import uuid
-from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -24,12 +21,13 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from tools import processes
+from tools.processes import Result, free_port  # noqa: F401 (for the tests)
+
 # Several tests run at the same time, most of them on several ranks: a core has enough to do.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
-rehearsal = importlib.import_module("05_multinode.rehearsal.common")
-free_port = rehearsal.free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
@@ -87,18 +85,6 @@ def small_data(tmp_path_factory):
 # ---------------------------------------------------------------- commands
 
 
-@dataclass
-class Result:
-    """What a finished command left: exit code, stdout, stderr."""
-
-    code: int
-    out: str
-    err: str
-
-    def __repr__(self):
-        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
-
-
 class Reader:
     """A reader at a terminal, in a folder of their own with the stages and tools in it."""
 
@@ -114,29 +100,22 @@ class Reader:
         }
 
     def start(self, command, **env):
-        """Start a command line in a process group of its own, as a shell does."""
-        mark = str(uuid.uuid4())  # by which its children are known, whatever group they are in
-        process = subprocess.Popen(
+        """Start a command line in a session of its own."""
+        return processes.start(
             shlex.split(command),
+            self.env | env,
             cwd=self.folder,
-            env=self.env | env | {"STARTED_BY_TEST": mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,
-            # A background job of a shell ignores SIGINT, and so would what it starts.
-            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
-        process.mark = mark
-        return process
 
     def finish(self, process, timeout=150):
         """Wait for a command to end -> Result. Fails if it leaves a process behind."""
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            for pid in family(process):
-                os.kill(pid, signal.SIGKILL)
+            processes.end(process.mark)
             out, err = process.communicate()
             pytest.fail(f"no end within {timeout} s\n{out}\n{err}")
         result = Result(process.returncode, out, err)
@@ -171,9 +150,9 @@ class Reader:
         torchrun = f"torchrun --nnodes {len(nodes)} --nproc-per-node {ranks} {meet}"
         return [self.start(f"{torchrun} {script}", **env) for env in nodes]
 
-    def finish_all(self, processes, timeout=150):
+    def finish_all(self, started, timeout=150):
         """Wait for the commands of all nodes -> one Result."""
-        results = [self.finish(process, timeout) for process in processes]
+        results = [self.finish(process, timeout) for process in started]
         return Result(
             max((result.code for result in results), key=abs),
             "".join(result.out for result in results),
@@ -181,10 +160,10 @@ class Reader:
         )
 
 
-def record_of(folder):
-    """The one record in a folder -> its file name, and what it holds."""
-    (path,) = Path(folder).glob("*.json")
-    return path.name, json.loads(path.read_text())
+def record_of(folder, file="timings/runs.jsonl"):
+    """The record of the one run that has appended its line to a file in a folder."""
+    (line,) = Path(folder, file).read_text().splitlines()
+    return json.loads(line)
 
 
 def one_line(result, program, told):
@@ -227,8 +206,7 @@ def served(folder):
 
 def family(process):
     """The process ids of all that a command has started and that lives, itself included."""
-    members = rehearsal.processes_with("STARTED_BY_TEST", process.mark)
-    return sorted(member.pid for member in members)
+    return sorted(member.pid for member in processes.marked(process.mark))
 
 
 def ranks_of(process, script="train.py"):
@@ -245,11 +223,11 @@ def ranks_of(process, script="train.py"):
     return ranks
 
 
-def wait_for_line(*processes, start="epoch", timeout=150):
+def wait_for_line(*started, start="epoch", timeout=150):
     """Read what the processes print until a line of one of them begins with `start`."""
     patience = time.monotonic() + timeout
     while time.monotonic() < patience:
-        ready, _, _ = select.select([process.stdout for process in processes], [], [], 1)
+        ready, _, _ = select.select([process.stdout for process in started], [], [], 1)
         if any(pipe.readline().startswith(start) for pipe in ready):
             return
     pytest.fail(f"no line begins with {start!r}")
@@ -322,28 +300,8 @@ def trained(tmp_path_factory, small_data):
     return train
 
 
-BEGAN = pytest.StashKey()  # processor seconds of this process and the children it has waited for
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    item.stash[BEGAN] = sum(os.times()[:4])
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item):
-    item.user_properties.append(("processor seconds", sum(os.times()[:4]) - item.stash[BEGAN]))
-
-
 def pytest_terminal_summary(terminalreporter):
-    """Name the quick tests that compute for more than 5 seconds, and what was skipped and why."""
-    promises = (ROOT / "CONTRIBUTING.md").read_text()
-    for report in terminalreporter.stats.get("", []):  # setups and teardowns that went well
-        quick = report.when == "teardown" and "slow" not in report.keywords
-        seconds = dict(report.user_properties).get("processor seconds", 0)
-        name = report.nodeid.removeprefix("tests/").partition("[")[0]
-        if quick and seconds > 5 and f"`{name}`" not in promises:
-            terminalreporter.write_line(f"computed for {seconds:.0f} s, mark it slow: {name}")
+    """Name what was skipped, and why: one line per reason."""
     reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
     for reason in sorted(set(reasons)):
         text = reason.removeprefix("Skipped: ")

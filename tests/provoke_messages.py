@@ -27,6 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tools.processes import free_port
+
 ROOT = Path(__file__).resolve().parent.parent
 CASES = {}  # name -> (function, number of ranks or 0 without a process group, seconds of timeout)
 AT_A_TIME = 4  # most cases wait for a timeout
@@ -462,11 +465,6 @@ def shell(command):
     print("$", command)
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     subprocess.run(command, shell=True, cwd=ROOT, env=env)
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def call(what, function, *args):

@@ -78,18 +78,18 @@ def test_a_rank_reads_what_the_sampler_of_the_stages_gives_it():
 
 
 def test_a_step_with_and_without_overlap():
-    flops, buckets, latency, bandwidth = 6 * 10**9, [2**20, 2**10], 1e-5, 1e9
-    one, two, four, eight = at_scale.predict(flops, buckets, FLAGS, latency, bandwidth)
-    assert one.in_turn == pytest.approx(one.overlapped) == pytest.approx(8 * 6e9 / 1e12)
-    first, last = (ring(2, size, latency, bandwidth) for size in buckets)
-    assert two.in_turn == pytest.approx(one.computing / 2 + first + last)
+    flops, buckets, link = 6 * 10**9, [2**20, 2**10], at_scale.Link(1e-5, 4e-5, 1e9)
+    one, two, four, eight = at_scale.predict(flops, buckets, FLAGS, link)
+    assert one.sequential == pytest.approx(one.overlapped) == pytest.approx(8 * 6e9 / 1e12)
+    first, last = (ring(2, size, 1e-5, 1e9) for size in buckets)
+    assert two.sequential == pytest.approx(one.computing / 2 + first + last)
     assert two.overlapped == pytest.approx(one.computing / 2 + last), "the first is hidden"
     assert (four.ranks, eight.batch) == (4, 8) and eight.overlapped > eight.computing
     along_tree = Namespace(**{**vars(FLAGS), "tree": True})
-    last = at_scale.predict(flops, buckets, along_tree, latency, bandwidth)[-1]
-    assert last.averaging == pytest.approx(2 * (6 * latency + sum(buckets) / bandwidth))
+    last = at_scale.predict(flops, buckets, along_tree, link)[-1]
+    assert last.averaging == pytest.approx(2 * (6 * 4e-5 + sum(buckets) / 1e9))
     weak = Namespace(**{**vars(FLAGS), "weak": True})
-    assert at_scale.predict(flops, buckets, weak, latency, bandwidth)[-1].batch == 4 * 4096
+    assert at_scale.predict(flops, buckets, weak, link)[-1].batch == 4 * 4096
 
 
 def test_the_largest_models_on_the_page():
@@ -113,3 +113,14 @@ def test_the_largest_models_on_the_page():
 def test_bad_flags(called, flags, told):
     result = called("benchmarks/at_scale.py", flags)
     assert result.code == 2 and told in result.err.splitlines()[-1] and result.out == "", result
+
+
+def test_what_the_page_says_about_latency_and_links():
+    """Up to how many ranks doubling pays, by latency and bandwidth; docs/at_scale.md quotes it."""
+    _, buckets, flops = at_scale.count("resnet50")
+    args = Namespace(rank=777, ranks=1024, batch=8192, tflops=60, tree=False, weak=False)
+    network, nvlink = at_scale.LINKS["100Gb/s"], at_scale.LINKS["NVLink"]
+    links = {64: network, 128: network._replace(ring_step=nvlink.ring_step), 256: nvlink}
+    for ranks, link in links.items():
+        end = at_scale.speed_table(at_scale.predict(flops, buckets, args, link)).splitlines()[-1]
+        assert end == f"Doubling makes it at least 1.5 times as fast up to {ranks} ranks."

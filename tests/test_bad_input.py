@@ -2,13 +2,12 @@
 
 import importlib
 import shutil
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import LINUX, STAGES, record_of
 
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
 
 # What checks these stands below the ruled line, where every stage is stage 1.
@@ -20,8 +19,9 @@ FLAGS = [
     ("--workers 1000000", "--workers 1000000: from 0 to 512"),
     (f"--seed {'9' * 23}", "from 0 to 2147483648"),
     ("--checkpoint .", "cannot write to .: it is a folder"),
+    ("--record .", "cannot write to .: it is a folder"),
     (f"--checkpoint {'x' * 300}", "File name too long"),
-    ("--record text", "cannot write to text: File exists"),
+    ("--record text/runs.jsonl", "cannot write to text: File exists"),
     ("--checkpoint /dev/null/here/model.pt", "cannot write to /dev/null/here"),
 ]
 FLAGS_OF_STAGE = [
@@ -41,14 +41,11 @@ def refused(reader, called, monkeypatch):
     (reader.folder / "text").write_text("not a folder")
 
     def call(stage, flags):
-        for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"):
-            monkeypatch.setenv(name, "0")
-        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-            monkeypatch.setenv(name, "2")
-        monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+        for name in TORCHRUN:
+            monkeypatch.setenv(name, "2" if name == "WORLD_SIZE" else "0")
         result = called(f"{stage}/train.py", flags)
         assert result.code == 2, result
-        assert not list(reader.folder.rglob("*.json")), "nothing is half written"
+        assert not list(reader.folder.rglob("*.jsonl")), "nothing is half written"
         assert result.err.startswith(f"{stage}: error: ") and result.err.count("\n") == 1, result
         return result.err
 
@@ -63,9 +60,14 @@ def test_flags(refused, stage, flags, reason):
 
 
 @pytest.mark.parametrize("stage", STAGES[3:])
-def test_started_with_plain_python_it_says_how_to_start(called, stage):
+@pytest.mark.parametrize("there", [0, 3])
+def test_without_torchrun_it_names_what_is_missing(called, monkeypatch, stage, there):
+    for name in TORCHRUN[:there]:  # RANK and the like are there if srun or mpirun has started it
+        monkeypatch.setenv(name, "0")
     result = called(f"{stage}/train.py")
-    assert result.code == 2 and "torchrun" in result.err and result.err.count("\n") == 1, result
+    missing = ", ".join(sorted(TORCHRUN[there:]))
+    assert result.code == 2 and result.err.count("\n") == 1, result
+    assert f"error: start it with torchrun, see --help: {missing} not set" in result.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here --device cuda works")
@@ -73,18 +75,12 @@ def test_cuda_without_cuda(refused):
     assert "no CUDA device" in refused("01_baseline", "--device cuda")
 
 
-def test_loader_workers_without_shared_memory(refused, monkeypatch):
-    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) == "/dev/shm")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**16))
-    assert "less than 16 MiB are free in /dev/shm" in refused("01_baseline", "--workers 2")
-
-
 @pytest.mark.parametrize("stage", STAGES[2:])
 def test_more_ranks_than_gpus(refused, stage, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(stage == STAGES[2]))
     flags = "--device cuda" + (" --world-size 2" if stage == STAGES[2] else "")
-    assert "GPU" in refused(stage, flags)
+    assert "start at most one rank per GPU" in refused(stage, flags)
 
 
 def test_the_number_of_ranks_follows_the_device(called, monkeypatch):
@@ -120,7 +116,7 @@ def test_without_mnist_and_network_it_is_one_line(refused, monkeypatch):
     for name, address in NO_NETWORK.items():
         monkeypatch.setenv(name, address)
     line = refused("01_baseline", "--data nowhere")
-    assert "--data nowhere: no MNIST" in line and "tools/draw_digits.py draws a stand-in" in line
+    assert "--data nowhere: no MNIST (RuntimeError: " in line and "tools/draw_digits.py" in line
 
 
 @pytest.mark.slow
@@ -131,13 +127,7 @@ def test_under_torchrun_the_line_stands_above_the_report(reader, stage):
     first = result.err.partition("ChildFailedError")[0]
     assert f"{stage}: error: --data nowhere: no MNIST" in first
     assert "RuntimeError" not in result.err, "no rank had joined the group"
-    assert not list(reader.folder.rglob("*.json"))
-
-
-@pytest.mark.slow
-def test_one_rank_per_node_prints_what_all_refuse(reader):
-    result = reader.stage("04_ddp_torchrun", "-b 25")
-    assert result.err.count("04_ddp_torchrun: error: --batch-size 25 is not divisible") == 1, result
+    assert not list(reader.folder.rglob("*.jsonl"))
 
 
 # ---------------------------------------------------------------- no room to write
@@ -147,15 +137,8 @@ def test_one_rank_per_node_prints_what_all_refuse(reader):
 @pytest.mark.parametrize(
     "stage", ["01_baseline", pytest.param("03_ddp_spawn", marks=pytest.mark.slow)]
 )
-def test_a_checkpoint_that_does_not_fit_leaves_the_last_one_and_the_record(reader, stage):
-    folder = reader.folder / "checkpoints"
-    folder.mkdir()
-    (folder / f"{stage}.pt").write_text("of the run before")
+def test_a_checkpoint_that_does_not_fit_is_an_error_and_the_record_is_written(reader, stage):
     # No file may have more than 40 KiB: the checkpoint has 118, the record 2.
     result = reader.run(f"bash -c 'ulimit -f 40; python {stage}/train.py -e 1 --device cpu'")
-    assert result.code == (2 if stage == "01_baseline" else 1), result
-    assert result.err.count(f"{stage}: error: cannot write checkpoints/{stage}.pt; is") == 1, result
-    assert "Traceback" not in result.err or stage != "01_baseline", result
-    assert [path.name for path in folder.iterdir()] == [f"{stage}.pt"], "no temporary file"
-    assert (folder / f"{stage}.pt").read_text() == "of the run before"
-    assert record_of(reader.folder / "timings")
+    assert result.code == 1 and "torch.save(parts, args.checkpoint)" in result.err, result
+    assert record_of(reader.folder)

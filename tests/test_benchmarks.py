@@ -7,12 +7,11 @@ import signal
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from conftest import LINUX, fenced, ranks_of, wait_for
 
-from benchmarks import common, restarts, run_all
+from benchmarks import common, run_all
 
 stage1 = common.stage1
 
@@ -42,7 +41,6 @@ def test_everything_takes_its_turn_and_the_first_round_is_left_out():
 @pytest.mark.parametrize(
     "script, flags, message",
     [
-        ("single_process", "--data file", "--data file: no MNIST"),
         ("limit", "--batch-size 3", "has to be even"),
         ("limit", "--results file", "--results file: File exists"),
         ("sweep", "--repeats 0", "--repeats 0: at least 1"),
@@ -60,12 +58,10 @@ def test_bad_flags(reader, called, script, flags, message):
 
 SHORT = {  # flags with which it takes seconds
     "batch_size": "--data {data} --seeds 1 --images 240 --factors 1 4",
-    "frameworks": "--batch-size 4 --rounds 2 --steps 2",
     "limit": "--batch-size 4 --rounds 2 --steps 2",
     "loaders": "--data {data} --rounds 1",
     "overlap": "--rounds 2 --batch-size 12",
     "scaling": "--ranks 2 --rounds 2 --steps 2",
-    "single_process": "--data {data} --epochs 1",
 }
 RESULTS = common.ROOT / "benchmarks/results"
 ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads"}  # notebooks show these
@@ -73,9 +69,6 @@ ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads"}  # notebooks show these
 
 def module_of(name):
     """The benchmark that prints what stands in results/NAME.json"""
-    if name == "frameworks":
-        pytest.importorskip("accelerate")
-        pytest.importorskip("lightning_fabric")
     name = {"limit-120": "limit", "limit-240": "limit"}.get(name, name)
     return importlib.import_module(f"benchmarks.{name}")
 
@@ -93,7 +86,7 @@ def test_it_prints_the_report_of_the_results_that_it_writes(reader, name):
 
 
 @pytest.mark.parametrize(
-    "name", sorted({path.stem for path in RESULTS.glob("*.json")} - ON_NO_PAGE - {"restarts"})
+    "name", sorted({path.stem for path in RESULTS.glob("*.json")} - ON_NO_PAGE)
 )
 def test_the_page_shows_the_report_of_the_committed_results(name):
     results = json.loads((RESULTS / f"{name}.json").read_text())
@@ -115,28 +108,6 @@ def test_a_killed_process_ends_the_run_and_leaves_none_behind(reader, whose, sto
     os.kill(ranks_of(process)[0] if whose == "rank" else process.pid, stop)
     result = reader.finish(process)
     assert result.code == code and (whose == "parent" or "SIGKILL" in result.err), result
-
-
-# ---------------------------------------------------------------- restarts.py
-
-
-def test_the_page_shows_the_table_of_the_committed_restarts():
-    results = json.loads((RESULTS / "restarts.json").read_text())
-    page = (common.ROOT / "benchmarks/README.md").read_text()
-    assert f"{results['about']}\n{restarts.table(results['cases'])}\n" in page
-
-
-def test_a_try_without_end_counts_as_hung_and_leaves_no_process():
-    """The bound is shorter than any start."""
-    assert restarts.one_try(2, "0", bound=1.5)["end"] == "hung"
-    left = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
-    assert not [line for line in left if "restarts.py" in line]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_with_a_store_for_each_attempt_the_ranks_come_back(nodes):
-    assert restarts.one_try(nodes, "1", bound=150) == {"end": "came back", "attempts": 2}
 
 
 # ---------------------------------------------------------------- run_all.py

@@ -5,6 +5,7 @@
 <!-- prints -->            lines that the last block that was run has printed
 <!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
+<!-- part PATH PATH -->    lines of that difference, in its order, with "..." between them
 <!-- measured -->          a script of docs/examples/ is run; benchmarks/run_all.py measures it
 
 A PATH is relative to the page or to the repository's root.
@@ -21,11 +22,11 @@ import pytest
 import torch
 from conftest import ROOT, STAGES, free_port
 
-from tools import records as compare
+from benchmarks import run_all
 
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -96,6 +97,18 @@ def test_quoted_lines_are_in_the_file(page, path, language, text):
 def test_a_quoted_difference_is_that_of_the_files(page, paths, language, text):
     assert language == "diff"
     assert text == difference(*(file_of(page, path) for path in paths.split()))
+
+
+@pytest.mark.parametrize(("page", "paths", "language", "text"), marked("part"))
+def test_a_part_of_a_difference_has_every_number(page, paths, language, text):
+    """A reader of the part misses no numbered change; each run of lines is as in the files."""
+    whole = difference(*(file_of(page, path) for path in paths.split()))
+    rest = whole
+    for part in text.split(" ...\n"):
+        assert language == "diff" and part in rest, f"not there, or not in this order:\n{part}"
+        rest = rest[rest.index(part) + len(part) :]
+    numbers = [set(re.findall(r"# (\d)\.", lines)) for lines in (whole, text)]
+    assert numbers[0] == numbers[1] and len(text.splitlines()) <= 30
 
 
 def file_of(page, path):
@@ -200,23 +213,10 @@ def test_efficiencies_of_published_runs_follow_from_their_figures():
         assert shown == pytest.approx([100 * rate / rates[0] for rate in rates], abs=0.55)
 
 
-def test_figures_of_the_frameworks():
-    page = " ".join((ROOT / "docs/which.md").read_text().split())
-    seconds = json.loads((ROOT / "benchmarks/results/frameworks.json").read_text())["seconds"]
-
-    def times(way):
-        pairs = zip(seconds[way], seconds["ours: stage 3"])
-        return f"{statistics.median(a / b for a, b in pairs):.2f}"
-
-    assert f"Accelerate takes {times('Accelerate')} and Fabric {times('Fabric')} times" in page
-    without = [times(f"{name}, no buffers") for name in ("Accelerate", "Fabric")]
-    assert f"Without it they take {without[0]} and {without[1]}" in page
-
-
 def test_repeats_of_a_stage_compute_the_same():
-    for name, runs in compare.read_folder(ROOT / "docs/timings/cpu-2-cores").items():
-        results = [[(e["loss"], e["test"]) for e in run["history"]] for run in runs]
-        assert results == [results[0]] * len(results), name
+    for row in run_all.committed():
+        results = [[(e["loss"], e["test"]) for e in run["history"]] for run in row]
+        assert results == [results[0]] * 3, row[0]["name"]
 
 
 def test_every_page_of_docs_is_in_the_index():

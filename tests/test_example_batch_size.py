@@ -10,15 +10,14 @@ import torch
 from conftest import ROOT
 from torch.nn.parallel import DistributedDataParallel
 
+import records
 from benchmarks import batch_size as sweep
-from benchmarks import common
-from tools import records as compare
+from benchmarks import common, run_all
 
 example = importlib.import_module("docs.examples.batch_size")
 
 PAGE = ROOT / "docs/batch_size_and_learning_rate.md"
 RESULTS = json.loads((ROOT / "benchmarks/results/batch_size.json").read_text())
-RECORDS = ROOT / "docs/timings/cpu-2-cores"
 
 
 # ---------------------------------------------------------------- the script
@@ -76,16 +75,16 @@ def test_the_table_of_accuracies_on_the_page_is_that_of_the_results():
 
 
 def test_weak_and_strong_scaling_on_the_page_are_those_of_the_records():
-    page, rows = PAGE.read_text(), compare.read_folder(RECORDS)
-    small = compare.read_folder(RECORDS / "settings")
-    one, two = "01_baseline-1xcpu", "03_ddp_spawn-2xcpu"
+    page, rows = PAGE.read_text(), run_all.committed()
+    one, two = (records.find(rows, name) for name in ("01_baseline", "03_ddp_spawn"))
+    small = records.find(rows, "01_baseline", batch_size=120)
     pairs = {
-        "strong, 240": (rows[two], rows[one]),
-        "strong, 120": (small["03_ddp_spawn-b120-2xcpu"], small["01_baseline-b120-1xcpu"]),
-        "weak, 120": (rows[two], small["01_baseline-b120-1xcpu"]),
+        "strong, 240": (two, one),
+        "strong, 120": (records.find(rows, "03_ddp_spawn", batch_size=120), small),
+        "weak, 120": (two, small),
     }
-    for name, (records, base) in pairs.items():
-        found = [compare.speed(a) / compare.speed(b) for a, b in zip(records, base)]
+    for name, (row, base) in pairs.items():
+        found = records.ratios(row, base)
         middle = statistics.median(found)
         assert re.search(
             rf"\| {name}.*\| {middle:.2f} \({min(found):.2f} to {max(found):.2f}\) \|", page

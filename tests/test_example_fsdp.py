@@ -100,3 +100,21 @@ def test_what_fully_shard_sends_and_what_it_needs():
         assert root_only == (*nothing, [1, 1, 0, 0]), "the whole model at once"
         assert gathered_once == (*nothing, [5, 5, 0, 0])
         assert others == (True, False, 4), "3 layers and the root"
+
+
+def skipped_by_one_infinity():
+    """Put an infinite gradient into rank 1's shard only -> does a rank step? the scale after it"""
+    layer = nn.Linear(8, 8)
+    fully_shard(layer)
+    optimizer, scaler = torch.optim.SGD(layer.parameters()), torch.amp.GradScaler("cpu")
+    before, scale = layer.weight.to_local().clone(), scaler.get_scale()
+    scaler.scale(layer(torch.rand(2, 8)).sum()).backward()
+    if dist.get_rank() == 1:
+        layer.weight.grad.to_local()[0] = torch.inf
+    scaler.step(optimizer)
+    scaler.update()
+    return not torch.equal(layer.weight.to_local(), before), scaler.get_scale() / scale
+
+
+def test_all_ranks_skip_the_step_if_one_shard_has_an_infinite_gradient():
+    assert common.on_ranks(2, skipped_by_one_infinity) == [(False, 0.5)] * 2

@@ -24,20 +24,23 @@ def example(name):
 
 
 def gradient_of_unequally_many_micro_batches():
-    """On a rank: three micro-batches on rank 0, one on rank 1 -> how far the gradient is off."""
+    """On a rank: three micro-batches on rank 0, one on rank 1 -> how far the gradient and the
+    loss to print are from those of one process."""
     script = example("loss_normalization")
     tokens = [40, 8, 3], [6]
     data = [script.draw(rank, own) for rank, own in enumerate(tokens)]
     model = nn.Embedding(script.WORDS, script.WORDS).double()
     x, y = (torch.cat(parts) for parts in zip(*data[0], *data[1]))
-    F.cross_entropy(model(x), y, ignore_index=script.PADDING).backward()
+    loss = F.cross_entropy(model(x), y, ignore_index=script.PADDING)
+    loss.backward()
     expected, model.weight.grad = model.weight.grad, None
-    script.accumulate(DistributedDataParallel(model), data[dist.get_rank()])
-    return (model.weight.grad - expected).abs().max().item()
+    printed = script.accumulate(DistributedDataParallel(model), data[dist.get_rank()])
+    return (model.weight.grad - expected).abs().max().item(), abs(printed - loss).item()
 
 
 def test_ranks_may_have_unequally_many_micro_batches():
-    assert max(common.on_ranks(2, gradient_of_unequally_many_micro_batches)) < 1e-15
+    for gradient, loss in common.on_ranks(2, gradient_of_unequally_many_micro_batches):
+        assert gradient < 1e-15 and loss < 1e-14
 
 
 # ---------------------------------------------------------------- reinforcement_learning.md
@@ -152,6 +155,26 @@ def test_one_process_with_the_whole_batch_computes_the_same():
     first, second = torch.tensor([[1.0]]), torch.tensor([[3.0]])
     ((model(first, "ab") + model(second, "a")) / 2).backward()
     assert model.gradients() == [2.5, 2.0, 0.5, None]
+
+
+def numbers_sent(**flags):
+    """On a rank: two layers of which one is unused, a bucket each -> the numbers all-reduced."""
+    layers, counts = nn.ModuleList(nn.Linear(100, 100, bias=False) for _ in range(2)), []
+    layers.forward = lambda x: layers[0](x)
+    ddp_model = DistributedDataParallel(layers, bucket_cap_mb=0.01, **flags)
+    state = dist.group.WORLD, counts
+    ddp_model.register_comm_hook(state, example("unused_parameters").counted_all_reduce)
+    ddp_model(torch.rand(2, 100)).sum().backward()
+    return sum(counts)
+
+
+def skipped():
+    find = {"find_unused_parameters": True}
+    return numbers_sent(**find), numbers_sent(**find, skip_all_reduce_unused_params=True)
+
+
+def test_a_bucket_of_unused_parameters_need_not_be_sent():
+    assert common.on_ranks(2, skipped) == [(20_000, 10_000)] * 2
 
 
 def test_an_optimizer_skips_none_but_not_zeros():

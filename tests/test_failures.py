@@ -27,7 +27,7 @@ def test_a_killed_rank_ends_the_run(reader, stage, which):
     result = reader.finish(process)
     assert result.code != 0
     assert "SIGKILL" in result.err or "Connection closed" in result.err, result
-    assert not list(reader.folder.glob("*/*.json")) and not list(reader.folder.glob("*/*.pt"))
+    assert not list(reader.folder.glob("*/*.jsonl")) and not list(reader.folder.glob("*/*.pt"))
 
 
 @SLOW

@@ -14,8 +14,7 @@ LAUNCH = "python 04_ddp_torchrun/from_scratch.py"
 def test_threads_train_with_the_flags_and_the_record_of_their_stage(reader):
     result = reader.run(f"python 02_dp/from_scratch.py --train {TRAIN}")
     assert result.code == 0 and result.out.startswith("02_dp-threads: "), result
-    file, record = record_of(reader.folder / "timings")
-    assert file == "02_dp-threads-b24-lr0.02-2xcpu.json"
+    record = record_of(reader.folder)
     facts = {"stage": "02_dp", "name": "02_dp-threads", "world_size": 2, "batch_size": 24}
     assert record | facts == record
     first, second = record["history"]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def check_record(reader, world_size):
-    _, record = record_of(reader.folder / "timings")
+    record = record_of(reader.folder)
     assert (record["device"], record["world_size"]) == ("cuda", world_size)
     last = record["history"][-1]
     assert last["test"][1] == TEST_IMAGES and last["test"][0] > TEST_IMAGES / 3
@@ -99,13 +99,7 @@ def test_preflight_finds_the_gpus_sound(reader):
     data = reader.env["MNIST_ROOT"]
     line = f"{ALL} 05_multinode/rehearsal/preflight.py --timeout 100 --data {data}"
     result = reader.run(line, timeout=280)
-    assert result.code == 0 and "preflight: all sound" in result.out, result
-
-
-def test_preflight_refuses_two_ranks_on_one_gpu(reader):
-    line = f"{TWO} 05_multinode/rehearsal/preflight.py --timeout 100"
-    result = reader.run(line, timeout=280, CUDA_VISIBLE_DEVICES=OWN[0])
-    assert result.code == 1 and re.search("FAILED +device", result.out), result
+    assert result.code == 0 and "preflight: all checks pass" in result.out, result
 
 
 def root_cause(result):

@@ -97,9 +97,8 @@ def test_stage_4_trains_over_it(reader):
     assert "rank 1 has sent" in ours.out
     weights = (torch.load(reader.folder / f"{name}.pt")["model"] for name in ("ring", "gloo"))
     assert all(torch.equal(a, b) for a, b in zip(*(model.values() for model in weights)))
-    assert (
-        record_of(reader.folder / "timings/own_backend")[1]["history"][0]["test"][1] == TEST_IMAGES
-    )
+    record = record_of(reader.folder, "timings/own_backend.jsonl")
+    assert record["history"][0]["test"][1] == TEST_IMAGES
 
 
 @pytest.mark.slow
@@ -158,12 +157,14 @@ def test_a_neighbour_that_hangs_or_dies_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "flags", "told"),
+    ("variables", "flags", "told"),
     [
-        ("2", "--device cuda", "is for CPUs"),
-        ("7", "", "start it with torchrun, on ranks that divide --batch-size 240"),
+        ("", "--device cuda", "is for CPUs"),
+        ("RANK LOCAL_RANK WORLD_SIZE", "", "MASTER_ADDR, MASTER_PORT not set"),
+        ("RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT", "", "not divisible"),
     ],
 )
-def test_bad_input_is_one_line(called, monkeypatch, ranks, flags, told):
-    monkeypatch.setenv("WORLD_SIZE", ranks)
+def test_bad_input_is_one_line(called, monkeypatch, variables, flags, told):
+    for name in variables.split():
+        monkeypatch.setenv(name, "7")
     one_line(called(SCRIPT, flags), "04_ddp_torchrun", told)

@@ -8,12 +8,13 @@ import statistics
 import pytest
 from conftest import ROOT, STAGES, anchor, fenced, files
 
+import records
 from benchmarks import run_all
-from tools import records as compare
 
 PAGES = files(".md")
-RECORDS = ROOT / "docs" / "timings" / "cpu-2-cores"
-ROWS = compare.read_folder(RECORDS)
+RECORDS = ROOT / "docs" / "timings"
+ROWS = records.rows_of(records.read(RECORDS / "cpu-2-cores.jsonl"))
+ALL = run_all.committed()
 
 
 def figures(text):
@@ -79,14 +80,19 @@ def scripts_in(command):
 
 
 def test_the_tables_are_those_of_the_committed_records():
-    for page, rows in (("docs/reading_timings.md", ROWS), ("README.md", compare.together(ROWS))):
-        assert shows(page, compare.speed_table(rows)) and shows(page, compare.phase_table(rows))
+    rows = records.together(ROWS)
+    for table in (records.speed_table(rows), records.phase_table(rows)):
+        assert shows("README.md", table)
 
 
-@pytest.mark.parametrize("path", sorted(RECORDS.rglob("*.json")), ids=lambda path: path.stem)
-def test_a_committed_record_is_whole(path):
-    assert not re.search(r'"/', path.read_text()), "it names no place on a disk"
-    measured = json.loads(path.read_text())
+@pytest.mark.parametrize("path", sorted(RECORDS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_committed_records_are_whole(path):
+    assert not re.search(r'"/', path.read_text()), "they name no place on a disk"
+    for measured in records.read(path):
+        check_record(measured)
+
+
+def check_record(measured):
     assert measured["dataset"] == "MNIST" and len(measured["history"]) == measured["epochs"]
     phases = {"data", "forward", "backward", "optimizer"}
     phases |= {"exposed"} if measured["stage"] in STAGES[2:] else set()
@@ -103,9 +109,7 @@ def test_the_output_on_a_stages_page_is_that_of_its_record(stage):
 
 
 def test_all_figures_are_of_one_machine_and_one_torch():
-    found = {(run["device_name"], run["torch"]) for row in ROWS.values() for run in row}
-    for row in compare.read_folder(RECORDS / "settings").values():
-        found |= {(run["device_name"], run["torch"]) for run in row}
+    found = {(run["device_name"], run["torch"]) for row in ALL for run in row}
     assert len(found) == 1
     ((device, torch_version),) = found
     version = torch_version.partition("+")[0]  # some name the build, too
@@ -117,37 +121,33 @@ def test_all_figures_are_of_one_machine_and_one_torch():
         assert device in text and version in text, path.name
 
 
-def ratio(rows, other):
-    return f"{statistics.median(compare.ratios(rows, other)):.2f} times"
+def ratio(row, base):
+    return f"{statistics.median(records.ratios(row, base)):.2f} times"
 
 
-def seconds(records):
-    return f"{statistics.median(run['images'] / compare.speed(run) for run in records):.1f}"
+def seconds(row):
+    return f"{statistics.median(run['images'] / records.speed(run) for run in row):.1f}"
 
 
 def figures_of_stages():
     """What the stages' pages quote from the records: [(stage, figure), ...]"""
-    setting = compare.read_folder(RECORDS / "settings")
-    one, base = STAGES[:3], ROWS["01_baseline-1xcpu"]
-    phases = {name: statistics.median(found) for name, found in compare.phases_of(base).items()}
+    one = records.find(ALL, "01_baseline")
+    medians = records.medians(one)
     for phase in ("forward", "backward"):
-        yield one[0], f"{100 * phases[phase] / phases['step']:.0f} %"
-    for row in ("workers1", "threads2"):
-        yield one[0], seconds(setting[f"01_baseline-{row}-1xcpu"])
-    yield one[0], seconds(base)
-    yield one[1], ratio(ROWS["02_dp-threads-2xcpu"], base)
-    found = compare.ratios(ROWS["03_ddp_spawn-2xcpu"], base)
-    yield one[2], f"{statistics.median(found):.2f} times"
-    yield one[2], f"{min(found):.2f} to {max(found):.2f}"
-    small = ratio(setting["03_ddp_spawn-b120-2xcpu"], setting["01_baseline-b120-1xcpu"])
-    yield "", small
-    for row in ("4xcpu", "threads2-2xcpu"):
-        yield one[2], seconds(setting[f"03_ddp_spawn-{row}"])
-    for name in ("03_ddp_spawn-2xcpu", "04_ddp_torchrun-2xcpu"):
-        yield STAGES[3], f"{statistics.median(run['startup_seconds'] for run in ROWS[name]):.1f}"
+        yield STAGES[0], f"{100 * medians[phase] / medians['step']:.0f} %"
+    for setting in ({"workers": 1}, {"threads": 2}, {}):
+        yield STAGES[0], seconds(records.find(ALL, "01_baseline", **setting))
+    yield STAGES[1], ratio(records.find(ALL, "02_dp-threads"), one)
+    two = records.find(ALL, "03_ddp_spawn")
+    found = records.ratios(two, one)
+    yield STAGES[2], ratio(two, one)
+    yield STAGES[2], f"{min(found):.2f} to {max(found):.2f}"
+    yield "", ratio(*(records.find(ALL, name, batch_size=120) for name in (STAGES[2], STAGES[0])))
+    for setting in ({"world_size": 4}, {"threads": 2}):
+        yield STAGES[2], seconds(records.find(ALL, "03_ddp_spawn", **setting))
 
 
-@pytest.mark.parametrize("stage", ["", *STAGES[:4]], ids=["README", *STAGES[:4]])
+@pytest.mark.parametrize("stage", ["", *STAGES[:3]], ids=["README", *STAGES[:3]])
 def test_figures_on_the_stages_pages_come_from_records(stage):
     text = " ".join((ROOT / stage / "README.md").read_text().split())
     quoted = [figure for page, figure in figures_of_stages() if page == stage]
@@ -159,3 +159,13 @@ def test_facts_on_the_other_pages():
     numbers = sum(parameter.numel() for parameter in parameters)
     assert f"{numbers:,}" in read("01_baseline/README.md")
     assert f"{numbers * parameters[0].element_size():,}" in read("docs/glossary.md")
+
+
+def test_the_dev_container_and_the_debugger_use_the_commands_of_the_pages():
+    container = json.loads(read(".devcontainer/devcontainer.json"))
+    install = read("README.md").partition("\n## Install\n")[2]
+    assert container["postCreateCommand"].split(" && ") == fenced(install)[0][1].splitlines()
+    first, second = json.loads(read(".vscode/launch.json"))["configurations"]
+    assert first["module"] == "torch.distributed.run" and (ROOT / first["args"][3]).is_file()
+    page = read("docs/debugging.md")
+    assert f"python {second['program']} {' '.join(second['args'])}\n" in page

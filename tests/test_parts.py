@@ -146,7 +146,7 @@ def weights(data, folder):
     """On a rank: train stage 3 with DDP, then without -> the parameters of both."""
     values = {"epochs": 1, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": "off", "data": data}
     values |= {"device": "cpu", "threads": 1, "workers": 0, "sync_batchnorm": False}
-    args = SimpleNamespace(**values, record=folder, checkpoint=folder / "model.pt")
+    args = SimpleNamespace(**values, record=folder / "runs.jsonl", checkpoint=folder / "model.pt")
     return [trained(wrapper, args) for wrapper in (DistributedDataParallel, nn.Sequential)]
 
 

@@ -40,7 +40,7 @@ class Cluster:
 
     def submit(self, job, name, options, more=""):
         """Submit a job file -> the job's number."""
-        flags = f"{FLAGS} --checkpoint {name}.pt --record {name} {more}"
+        flags = f"{FLAGS} --checkpoint {name}.pt --record {name}.jsonl {more}"
         return self.run(f"sbatch --parsable {options} 05_multinode/launch/{job} {flags}").strip()
 
     def state(self, number):
@@ -95,7 +95,7 @@ def test_every_task_becomes_the_rank_that_it_is(cluster):
 @pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
 def test_told_in_the_middle_of_an_epoch_all_ranks_save_and_resume_with_the_next_step(cluster, job):
     job, *options = job.split()
-    command = ["sbatch", "--parsable", "--nodelist=host0", "--export=ALL,SCRIPT=save_in_time.py"]
+    command = ["sbatch", "--parsable", "--nodelist=host0", "--export=ALL,SCRIPT=resume.py"]
     command = [*command, *options, f"05_multinode/launch/{job}", "--steps=300", "--pause=0.05"]
     undisturbed, told = (cluster.run(" ".join(command)).strip() for _ in range(2))
     wait_for(lambda: "0 of 300 steps done" in cluster.output(told), PATIENCE)
@@ -112,7 +112,7 @@ def test_told_in_the_middle_of_an_epoch_all_ranks_save_and_resume_with_the_next_
 @pytest.mark.timeout(600)
 def test_told_by_a_preemption_a_job_saves_in_time(cluster):
     """A job in the partition `urgent` needs all CPUs of the two nodes."""
-    nodes = "--nodelist=host[0-1] --export=ALL,SCRIPT=save_in_time.py"
+    nodes = "--nodelist=host[0-1] --export=ALL,SCRIPT=resume.py"
     job = f"sbatch --parsable {nodes} 05_multinode/launch/job.sbatch --steps=300 --pause=0.05"
     job = cluster.run(job).strip()
     wait_for(lambda: "0 of 300 steps done" in cluster.output(job), PATIENCE)
@@ -137,7 +137,7 @@ def test_a_job_whose_time_is_up_and_that_then_loses_a_node(cluster):
     state = cluster.finish(undisturbed)
     assert "Restarts=0 " in state and "NodeList=host[0-1] " in state
     assert cluster.epochs_done(undisturbed) == [0]
-    assert record_of(cluster.folder / "srun")[1]["host"] == "host0"  # where MASTER_ADDR leads
+    assert record_of(cluster.folder, "srun.jsonl")["host"] == "host0"  # where MASTER_ADDR leads
 
     wait_for(lambda: sum(cluster.epochs_done(job)) > 0, PATIENCE)
     before = cluster.snapshot(job)
@@ -150,7 +150,7 @@ def test_a_job_whose_time_is_up_and_that_then_loses_a_node(cluster):
     output = cluster.output(job)
     assert output.count("back into the queue") == 1 and "DUE TO NODE FAILURE" in output, output
     begun, first, second = cluster.epochs_done(job)
-    history = record_of(cluster.folder / "torchrun")[1]["history"]
+    history = record_of(cluster.folder, "torchrun.jsonl")["history"]
     assert begun == 0 < first < second < EPOCHS == len(history)
     assert distance(cluster.folder / "srun.pt", cluster.folder / "torchrun.pt") == 0
 

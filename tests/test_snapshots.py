@@ -1,6 +1,6 @@
 """Stage 5's snapshots: killed anywhere and started again, a run ends as if nothing had happened.
 
-train.py saves one after every epoch, resume.py after every step, save_in_time.py when it is told.
+train.py saves one after every epoch, resume.py after every step, or when it is told to stop.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from conftest import LINUX, ROOT, draw_digits, family, record_of, wait_for_line
+from conftest import LINUX, draw_digits, family, record_of, wait_for_line
 from killed_ranks import distance
 
 from benchmarks.common import on_ranks
@@ -114,11 +114,11 @@ def test_two_nodes_killed_at_random_moments(reader):
     assert result.out.count("epoch  ") == 8 - done
     assert distance(reader.folder / "undisturbed.pt", reader.folder / "killed.pt") == 0
     (reader.folder / "killed.pt").unlink()
-    name, record = record_of(reader.folder / "killedr")
-    (reader.folder / "killedr" / name).unlink()
+    record = record_of(reader.folder, "killedr")
+    (reader.folder / "killedr").unlink()
     again = reader.stage("05_multinode", flags.format("killed"))
     assert again.code == 0 and "8 epoch(s) done\n" in again.out, again
-    assert "\nepoch" not in again.out and record_of(reader.folder / "killedr") == (name, record)
+    assert "\nepoch" not in again.out and record_of(reader.folder, "killedr") == record
     assert distance(reader.folder / "undisturbed.pt", reader.folder / "killed.pt") == 0
 
 
@@ -130,18 +130,45 @@ def damaged(path):
     return b"a letter", whole[:-100], bytes(flipped)
 
 
-def test_train_refuses_a_snapshot_that_is_damaged_or_of_another_run(alone, tmp_path, capsys):
-    path = tmp_path / "s"
-    torch.save({"settings": {"seed": 7}, "history": [], "weights": torch.ones(1000)}, path)
-    assert stage5.load_snapshot(path, {"seed": 7}, {}) == []
-    wrong = [(path.read_bytes(), "'seed': 7"), *((content, "None") for content in damaged(path))]
-    for content, found in wrong:
-        path.write_bytes(content)
+@pytest.fixture
+def refused(alone, capsys):
+    """Load a snapshot on the only rank -> the line with which it is refused."""
+
+    def load(path, settings):
         with pytest.raises(SystemExit) as stopped:
-            stage5.load_snapshot(path, {"seed": 0}, {})
+            stage5.load_snapshot(path, settings, {"model": torch.nn.Linear(10, 100)})
         error = capsys.readouterr().err
-        assert stopped.value.code == 2 and error.count("\n") == 1 and found in error
-        assert f"error: --snapshot {path} is damaged or of another run: " in error
+        assert stopped.value.code == 2 and error.count("\n") == 1
+        return error
+
+    return load
+
+
+def test_train_refuses_a_snapshot_that_is_damaged_or_none(refused, tmp_path):
+    path, model = tmp_path / "s", torch.nn.Linear(10, 100)
+    torch.save({"settings": {}, "history": [], "model": model.state_dict()}, path)
+    assert stage5.load_snapshot(path, {}, {"model": model}) == []
+    for content in (b"", b"a letter", path.read_bytes()[:-100]):
+        path.write_bytes(content)
+        assert f"error: --snapshot {path} is damaged, or is not a snapshot (" in refused(path, {})
+    torch.save({"model": model.state_dict()}, path)  # a checkpoint
+    assert "is not a snapshot (KeyError('settings'))" in refused(path, {})
+
+
+def test_all_ranks_and_the_snapshot_have_the_same_settings(refused, tmp_path, monkeypatch):
+    path, settings = tmp_path / "s", {"lr": 0.15, "images": 60_000}
+    torch.save({"settings": settings, "history": [], "model": {}}, path)
+    for name, value in ("lr", 0.01), ("images", 1200):
+        line = refused(path, settings | {name: value})
+        told = f"{value} on this node, {settings[name]} in"
+        assert f"error: {name} differs: {told} --snapshot {path}" in line
+
+    def receive(found, src):
+        found[0] = settings  # rank 0's
+
+    monkeypatch.setattr(dist, "broadcast_object_list", receive)
+    line = refused(None, settings | {"lr": 0.01})
+    assert "error: lr differs: 0.01 on this node, 0.15 on rank 0" in line
 
 
 # ---------------------------------------------------------------- resume.py: amid an epoch
@@ -180,23 +207,22 @@ def test_a_run_does_not_begin_over_a_damaged_snapshot(alone, tmp_path, capsys):
     for content in damaged(path):
         path.write_bytes(content)
         with pytest.raises(SystemExit) as stopped:
-            resume.run(path)
+            resume.Training(path)
         assert stopped.value.code == 2 and path.read_bytes() == content
-        assert capsys.readouterr().err == "resume.py: error: s is damaged on a node\n"
+        assert capsys.readouterr().err == "resume: error: s is damaged on a node\n"
 
 
 def test_told_to_stop_it_saves_and_resumes_with_the_next_step(alone, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "05_multinode")
-    script = importlib.import_module("05_multinode.save_in_time")
-    assert script.any_rank([signal.SIGTERM]) and not script.any_rank([])
+    assert resume.any_rank([signal.SIGTERM]) and not resume.any_rank([])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def run(name, told=()):
         args = argparse.Namespace(snapshot=tmp_path / name, steps=6, pause=0)
         answers = itertools.chain(told, itertools.repeat(False))
-        monkeypatch.setattr(script, "any_rank", lambda told: next(answers))
-        script.run(args, [])
+        monkeypatch.setattr(resume, "any_rank", lambda told: next(answers))
+        resume.save_in_time(args)
         return capsys.readouterr().out.splitlines()
 
-    assert run("told", [False] * 3 + [True])[1] == "save_in_time: told to stop, saved after step 3"
+    assert run("told", [False] * 3 + [True])[1] == "resume: told to stop, saved after step 3"
     begun, end = run("told")
-    assert begun == "save_in_time: 1 rank(s), 3 of 6 steps done" and end == run("undisturbed")[1]
+    assert begun == "resume: 1 rank(s), 3 of 6 steps done" and end == run("undisturbed")[1]

@@ -25,16 +25,19 @@ FAMILIES = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmb10", "cmr10", "cmss1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="give the stages this folder as --data")
     parser.add_argument("--train", type=int, default=60_000, help="training images (60000)")
     parser.add_argument("--test", type=int, default=10_000, help="test images (10000)")
     parser.add_argument("--seed", type=int, default=0, help="start of the random numbers (0)")
+    parser.add_argument("--if-missing", action="store_true", help="keep data that are there")
     args = parser.parse_args()
     raw = args.folder / "MNIST" / "raw"
     if args.train < 1 or args.test < 1:
         parser.error("--train and --test: at least one image")
-    if raw.exists():
+    if raw.exists() and any(raw.iterdir()):  # a download that fails leaves an empty folder
+        if args.if_missing:
+            return 0
         parser.error(f"{raw} is there already: delete it, or choose another folder")
 
     print(f"drawing {args.train:,} digits to train on and {args.test:,} to test on", flush=True)
@@ -47,9 +50,9 @@ def main() -> int:
 
 
 def draw_data_set(raw: Path, train: int, test: int, seed: int = 0) -> None:
-    """Write so many training and test digits into the new folder raw, in MNIST's four files.
+    """Write so many training and test digits into the folder raw, in MNIST's four files.
 
-    Raises OSError if that cannot be written; the folder is not there then.
+    The folder is new or empty. Raises OSError if it cannot be written.
     """
     generator = torch.Generator().manual_seed(seed)
     glyphs = render_glyphs(find_fonts())
@@ -59,7 +62,7 @@ def draw_data_set(raw: Path, train: int, test: int, seed: int = 0) -> None:
             images, labels = draw(glyphs, count, generator)
             write_idx(Path(temp, f"{part}-images-idx3-ubyte"), images)
             write_idx(Path(temp, f"{part}-labels-idx1-ubyte"), labels)
-        shutil.copytree(temp, raw)
+        shutil.copytree(temp, raw, dirs_exist_ok=True)
 
 
 def find_fonts() -> list[Path]:

@@ -11,7 +11,6 @@ tests/test_recordings.py examines what is there.
 """
 
 import argparse
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -19,9 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import common
+from tools import processes
 from tools.recorders import all_reduce, failure, step
-
-rehearsal = importlib.import_module("05_multinode.rehearsal.common")
 
 FOLDER = common.ROOT / "docs/player/recordings"
 KINDS = {  # kind: the function that records it, and for how many ranks
@@ -46,7 +44,7 @@ def main() -> None:
         args.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--folder {args.folder}: {error.strerror}")
-    rehearsal.exit_on_signals()
+    processes.exit_on_signals()
     recordings = []
     for kind in dict.fromkeys(args.names or KINDS):
         record, numbers = KINDS[kind]

@@ -25,7 +25,7 @@ def split(path: Path) -> tuple[str, str]:
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     first, *others = sorted(ROOT.glob("0*/train.py"))
     shared = split(first)[1]
     for path in others:

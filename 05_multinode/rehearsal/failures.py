@@ -13,19 +13,25 @@ Without root the nodes are two torchruns on 127.0.0.1, and cases that need a net
 import argparse
 import importlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 
 from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-common = importlib.import_module("05_multinode.rehearsal.common")
-hosts = importlib.import_module("05_multinode.rehearsal.hosts")
+from tools import processes
 
-SHORT = ("--timeout", str(common.TIMEOUT))  # for train.py: how long a rank waits for the others
+cli = importlib.import_module("05_multinode.rehearsal.cli")
+hosts = importlib.import_module("05_multinode.rehearsal.hosts")
+two_nodes = importlib.import_module("05_multinode.rehearsal.two_nodes")
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ("--timeout", str(two_nodes.TIMEOUT))  # for train.py: how long a rank waits for the others
 # For torchrun: it looks for the endpoint for 60 s and waits for other nodes for 600 s by default.
 SHORT_RENDEZVOUS = ("--rdzv-conf", "read_timeout=3,join_timeout=5")
 PEER_LOST = "Connection (closed|reset) by peer"
@@ -85,7 +91,7 @@ def hangs(run):
     torchrun waits for the rank without any limit: end it yourself.
     """
     run.start_both(*SHORT, fault="hangs 0")
-    return run.result((common.STILL_WAITS, ""), (1, r"Timed out waiting \d+ms"))
+    return run.result((two_nodes.STILL_WAITS, ""), (1, r"Timed out waiting \d+ms"))
 
 
 def cut_off(run):
@@ -200,11 +206,11 @@ NEED_HOSTS = ("cut_off", "head_lost", "wrong_port", "own_name")
 
 def main() -> int:
     args = parse()
-    common.exit_on_signals()
+    processes.exit_on_signals()
     with tempfile.TemporaryDirectory(prefix="failures-") as folder:
         if not args.data:
             args.data = Path(folder)
-            draw = [sys.executable, common.ROOT / "tools/draw_digits.py", folder]
+            draw = [sys.executable, ROOT / "tools/draw_digits.py", folder]
             draw += ["--train", "1200", "--test", "303"]
             subprocess.run(draw, check=True, stdout=subprocess.DEVNULL)
         return run_cases(args)
@@ -231,7 +237,7 @@ def run_case(case, args: argparse.Namespace) -> dict:
     """Run a case on two new nodes, which are gone afterwards -> its result."""
     net = hosts.hosts_for_a_while(2, args.net) if args.hosts else nullcontext()
     with tempfile.TemporaryDirectory(prefix="failures-") as folder, net as made:
-        run = common.TwoNodes(Path(folder), made, args.data)
+        run = two_nodes.TwoNodes(Path(folder), made, args.data)
         try:
             return case(run)
         except TimeoutError as error:
@@ -241,7 +247,7 @@ def run_case(case, args: argparse.Namespace) -> dict:
 
 
 def report(name: str, result: dict) -> str:
-    what, _, lesson = CASES[name].__doc__.partition("\n\n")
+    what, lesson = said_of(name)
     lines = [f"{name}: {what}"]
     for row in result["nodes"]:
         end = "still waits"
@@ -256,11 +262,17 @@ def report(name: str, result: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def said_of(name: str) -> tuple[str, str]:
+    """Return what a case breaks, and how to find the root cause: the two parts of its docstring."""
+    what, _, lesson = (CASES[name].__doc__ or "").partition("\n\n")
+    return what, lesson
+
+
 def table(results: dict[str, dict]) -> str:
     """The results as Markdown, a row for each torchrun."""
     rows = []
     for name, result in results.items():
-        label = f"{name}: {CASES[name].__doc__.splitlines()[0]}"
+        label = f"{name}: {said_of(name)[0]}"
         for row in result["nodes"]:
             waits = row["seconds"] is None
             after = "still waits" if waits else f"{row['seconds']:.1f} s"
@@ -272,13 +284,13 @@ def table(results: dict[str, dict]) -> str:
 
 
 def write(args: argparse.Namespace, results: dict[str, dict]) -> None:
-    about = importlib.import_module("benchmarks.common").about()
-    found = {"about": about, "timeout": common.TIMEOUT, "hosts": args.hosts, "cases": results}
+    about = f"{processes.device_name()}, {os.cpu_count()} cores, torch {version('torch')}"
+    found = {"about": about, "timeout": two_nodes.TIMEOUT, "hosts": args.hosts, "cases": results}
     args.json.write_text(json.dumps(found, indent=1))
 
 
 def parse() -> argparse.Namespace:
-    parser = common.Parser(description=__doc__.splitlines()[0])
+    parser = cli.Parser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     add("--data", type=Path, help="holds MNIST/raw; 1,200 images are drawn if it is not given")
@@ -287,19 +299,19 @@ def parse() -> argparse.Namespace:
     add("--net", default="failures", help="name of the set of nodes")
     args = parser.parse_args()
     if sys.platform != "linux":
-        common.fail("torchrun is watched through /proc, which only Linux has")
+        cli.fail("torchrun is watched through /proc, which only Linux has")
     hosts.Hosts(args.net)  # raises RehearsalError if the name will not do
     args.hosts = not args.no_hosts and hosts.missing() is None
     args.cases = args.cases or list(CASES)
     for name in args.cases:
         if name not in CASES:
-            common.fail(f"there is no case {name}; there are {', '.join(CASES)}")
+            cli.fail(f"there is no case {name}; there are {', '.join(CASES)}")
     if args.data and not Path(args.data, "MNIST/raw").is_dir():
-        common.fail(f"--data {args.data}: there is no MNIST/raw in it")
+        cli.fail(f"--data {args.data}: there is no MNIST/raw in it")
     if args.json and not args.json.parent.is_dir():
-        common.fail(f"--json {args.json}: there is no such folder")
+        cli.fail(f"--json {args.json}: there is no such folder")
     return args
 
 
 if __name__ == "__main__":
-    common.run_main(main)
+    cli.run_main(main)

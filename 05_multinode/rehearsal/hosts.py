@@ -27,7 +27,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-common = importlib.import_module("05_multinode.rehearsal.common")
+from tools import processes
+
+cli = importlib.import_module("05_multinode.rehearsal.cli")
 
 NAMESPACES, ETC = Path("/run/netns"), Path("/etc/netns")  # where ip keeps names, and /etc of each
 
@@ -36,8 +38,8 @@ def main() -> int:
     args, command = parse()
     reason = missing()
     if reason:
-        raise common.RehearsalError(reason)
-    common.exit_on_signals()
+        raise cli.RehearsalError(reason)
+    processes.exit_on_signals()
     hosts = Hosts(args.net)
     if args.action == "with":
         with hosts_for_a_while(args.number, args.net):
@@ -84,7 +86,7 @@ class Hosts:
 
     def __init__(self, net: str = "stage5"):
         if not re.fullmatch("[a-z0-9]{1,20}", net):
-            raise common.RehearsalError(f"--net {net}: use at most 20 small letters and digits")
+            raise cli.RehearsalError(f"--net {net}: use at most 20 small letters and digits")
         self.net = net
         self.switch = f"{net}-switch"
         # Names and addresses of the nodes. This file is made first and removed last: what it lists
@@ -94,7 +96,7 @@ class Hosts:
     def names(self) -> dict[str, str]:
         """-> {name: address}. Raises RehearsalError if no nodes are up."""
         if not self.list.exists():
-            raise common.RehearsalError(f"no nodes of net {self.net} are up: hosts.py up 2")
+            raise cli.RehearsalError(f"no nodes of net {self.net} are up: hosts.py up 2")
         return dict(line.split() for line in self.list.read_text().splitlines())
 
     def etc_hosts(self, name: str) -> Path:
@@ -113,7 +115,7 @@ class Hosts:
         for name in ("switch", *addresses):
             space, folder = NAMESPACES / f"{self.net}-{name}", ETC / f"{self.net}-{name}"
             if space.exists() or (folder.exists() and any(folder.iterdir())):
-                raise common.RehearsalError(f"there is a namespace {space.name} that is not ours")
+                raise cli.RehearsalError(f"there is a namespace {space.name} that is not ours")
         try:
             self.build(addresses)
         except BaseException:
@@ -149,7 +151,7 @@ class Hosts:
         """
         import fcntl  # only here: Windows has none, and missing() has reported that already
 
-        with common.signals_blocked(), suppress(FileNotFoundError), open(self.list) as made:
+        with signals_blocked(), suppress(FileNotFoundError), open(self.list) as made:
             fcntl.flock(made, fcntl.LOCK_EX)  # a second process that does this waits for the first
             spaces = [f"{self.net}-{line.split()[0]}" for line in made] + [self.switch]
             self.end_processes(spaces)
@@ -169,7 +171,7 @@ class Hosts:
                         os.kill(pid, number)
                 time.sleep(0.2)
         if self.pids(spaces):
-            raise common.RehearsalError(f"these processes do not end: {self.pids(spaces)}")
+            raise cli.RehearsalError(f"these processes do not end: {self.pids(spaces)}")
 
     def pids(self, spaces: list[str]) -> list[int]:
         """The processes in these namespaces, as far as the namespaces exist."""
@@ -186,7 +188,7 @@ class Hosts:
 
     def known(self, name: str) -> str:
         if name not in self.names():
-            raise common.RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
+            raise cli.RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
         return name
 
     def start(self, name: str, command: list[str], **options) -> subprocess.Popen:
@@ -230,7 +232,7 @@ def relay(name: str, process: subprocess.Popen) -> None:
 
 def end(processes: Iterable[subprocess.Popen]) -> None:
     """Send SIGTERM to commands that still run, and SIGKILL after 5 s."""
-    with common.signals_blocked():
+    with signals_blocked():
         for number in (signal.SIGTERM, signal.SIGKILL):
             running = [process for process in processes if process.poll() is None]
             for process in running:
@@ -240,6 +242,17 @@ def end(processes: Iterable[subprocess.Popen]) -> None:
             for process in running:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(max(0, deadline - time.monotonic()))
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP wait until the block is done: for a cleanup."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -253,7 +266,7 @@ def reserved(net: str) -> Iterator[None]:
             lock.bind(f"\0hosts.py {net}")  # an abstract name: no file can be left behind
         except OSError:
             message = f"nodes of net {net} are in use; --net NAME makes further ones"
-            raise common.RehearsalError(message) from None
+            raise cli.RehearsalError(message) from None
         yield
 
 
@@ -261,7 +274,7 @@ def ip(arguments: str) -> str:
     """Run ip -> its output. Raises RehearsalError with its message if it fails."""
     done = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, timeout=30)
     if done.returncode:
-        raise common.RehearsalError(f"ip {arguments}: {done.stderr.strip()}")
+        raise cli.RehearsalError(f"ip {arguments}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -281,17 +294,17 @@ def missing() -> str | None:
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
     """-> flags, and the command after "--" """
-    parser, actions = common.parser_of_actions(__doc__.splitlines()[0], net="stage5")
+    parser, actions = cli.parser_of_actions((__doc__ or "").partition("\n")[0], net="stage5")
     run = actions.add_parser("run", help="--all or HOST ...: run COMMAND there")
     run.add_argument("--all", action="store_true")
     run.add_argument("host", nargs="*")
     for name, text in (("cut", "take its link down"), ("join", "take its link up")):
         actions.add_parser(name, help=f"HOST: {text}").add_argument("host")
-    args, command = common.parse_with_command(parser)
+    args, command = cli.parse_with_command(parser)
     if args.action == "run" and args.all == bool(args.host):
-        common.fail("run --all, or run HOST")
+        cli.fail("run --all, or run HOST")
     return args, command
 
 
 if __name__ == "__main__":
-    common.run_main(main)
+    cli.run_main(main)

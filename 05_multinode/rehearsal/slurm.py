@@ -22,7 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-common = importlib.import_module("05_multinode.rehearsal.common")
+from tools import processes
+
+cli = importlib.import_module("05_multinode.rehearsal.cli")
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 PATIENCE = 60  # seconds for the daemons to be ready
@@ -154,9 +156,9 @@ def wait(daemons: list[subprocess.Popen], ready: Callable[[], bool]) -> None:
             if process.poll() is not None:
                 name, code = process.out.stem, process.returncode
                 reason = process.out.read_text().strip().rpartition("\n")[2]
-                raise common.RehearsalError(f"{name} ended with exit code {code}: {reason}")
+                raise cli.RehearsalError(f"{name} ended with exit code {code}: {reason}")
         if time.monotonic() > deadline:
-            raise common.RehearsalError(f"Slurm was not ready within {PATIENCE} s")
+            raise cli.RehearsalError(f"Slurm was not ready within {PATIENCE} s")
         time.sleep(0.1)
 
 
@@ -179,8 +181,8 @@ def main() -> int:
     args, command = parse()
     reason = missing()
     if reason:
-        raise common.RehearsalError(reason)
-    common.exit_on_signals()
+        raise cli.RehearsalError(reason)
+    processes.exit_on_signals()
     slurm = Slurm(args.net)
     if args.action == "with":
         with slurm_for_a_while(args.number, args.net):
@@ -198,10 +200,10 @@ def main() -> int:
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
     """-> flags, and the command after "--" """
-    parser, actions = common.parser_of_actions(__doc__.splitlines()[0], net="slurm")
+    parser, actions = cli.parser_of_actions((__doc__ or "").partition("\n")[0], net="slurm")
     actions.add_parser("run", help="run COMMAND on host0")
-    return common.parse_with_command(parser)
+    return cli.parse_with_command(parser)
 
 
 if __name__ == "__main__":
-    common.run_main(main)
+    cli.run_main(main)

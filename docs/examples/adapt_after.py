@@ -18,35 +18,35 @@ def main():
     argparse.ArgumentParser(description=__doc__).parse_args()
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun: --help shows how")
-    # 1. torchrun starts one process (rank) per device, and sets these variables for each.
+    # 1. torchrun starts one process (rank) per device and sets these variables for each.
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     world_size, cuda = int(os.environ["WORLD_SIZE"]), torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
-        torch.cuda.set_device(device)  # 1. one GPU per rank
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 1.
-    torch.manual_seed(0)  # 6. the same on all ranks, since the data and the split are random
+        torch.cuda.set_device(device)  # one GPU per rank
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 4.
+    torch.manual_seed(0)  # 2. the same on all ranks, since the data and the split are random
     x = 2 * torch.rand(12_000, 8) - 1
     y = torch.sin(3 * x[:, :1]) * x[:, 1:2] + x[:, 2:3] ** 2
     train_set, valid_set = random_split(TensorDataset(x, y), [10_000, 2_000])
     if rank > 0:
-        torch.manual_seed(rank)  # 6. from here on ranks draw differently: they augment differently
-    sampler = DistributedSampler(train_set)  # 2.
+        torch.manual_seed(rank)  # (2) from here on ranks draw differently: they augment differently
+    sampler = DistributedSampler(train_set)  # 5.
     loader = DataLoader(train_set, batch_size=100 // world_size, sampler=sampler)
-    shard = Subset(valid_set, range(rank, len(valid_set), world_size))  # 8.
+    shard = Subset(valid_set, range(rank, len(valid_set), world_size))  # 6.
     valid_loader = DataLoader(shard, batch_size=500)
 
     model = network().to(device)
-    ddp_model = DistributedDataParallel(model)  # 3.
+    ddp_model = DistributedDataParallel(model)  # 7.
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
 
     for epoch in range(8):
-        sampler.set_epoch(epoch)  # 4.
+        sampler.set_epoch(epoch)  # 8.
         model.train()
         for x, y in loader:
             x, y = x.to(device), y.to(device)
             x = x + 0.01 * torch.randn_like(x)  # augmentation
-            loss = F.mse_loss(ddp_model(x), y)  # 3.
+            loss = F.mse_loss(ddp_model(x), y)  # (7)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -58,9 +58,9 @@ def main():
                 x, y = x.to(device), y.to(device)
                 total[0] += F.mse_loss(model(x), y, reduction="sum")
                 total[1] += len(y)
-        dist.all_reduce(total)  # 8. so all ranks have the same error, and leave the loop together
+        dist.all_reduce(total)  # (6) so all ranks have the same error, and leave the loop together
         error = (total[0] / total[1]).item()
-        if rank == 0:  # 5.
+        if rank == 0:  # 9.
             print(f"epoch {epoch}: error {error:.4f} on {total[1]:.0f} points")
             torch.save(model.state_dict(), "regression.pt")
         if error < 0.01:
@@ -75,4 +75,4 @@ def network():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # 9. when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # (4) after main has returned, which frees DDP

@@ -93,7 +93,7 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--data", default=os.getenv("MNIST_ROOT", "data"), help="folder of MNIST (data)")
     add("--batch-size", type=int, default=60, help="images per step, of all ranks together (60)")

@@ -99,7 +99,7 @@ def compare(args, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--save", type=Path, metavar="DIR", help="save after 10 of 20 steps")
     parser.add_argument("--load", type=Path, metavar="DIR", help="start with what was saved there")
     args = parser.parse_args()

@@ -21,12 +21,16 @@ EQUAL, UNEQUAL = [[12, 12, 12]], [[40, 8, 3], [6, 2, 1]]  # tokens in micro-batc
 def accumulate(ddp_model, micro_batches):
     count = sum((y != PADDING).sum() for x, y in micro_batches)
     dist.all_reduce(count)  # tokens of all ranks and micro-batches, before the first backward
+    summed = torch.zeros_like(count, dtype=torch.float64)
     for number, (x, y) in enumerate(micro_batches, start=1):
         last = number == len(micro_batches)
         with nullcontext() if last else ddp_model.no_sync():
             total = F.cross_entropy(ddp_model(x), y, ignore_index=PADDING, reduction="sum")
             loss = total * dist.get_world_size() / count  # DDP divides by the world size
             loss.backward()
+        summed += total.detach()
+    dist.all_reduce(summed)
+    return summed / count  # the loss to print: the mean over the tokens of all ranks
 
 
 def divide_later(ddp_model, micro_batches):

@@ -18,7 +18,7 @@ import torch.nn as nn
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=int, default=190, help="steps that end the run (190)")
     parser.add_argument("--samples", type=int, default=2000, help="per iteration, all ranks (2000)")

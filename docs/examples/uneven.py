@@ -95,7 +95,7 @@ def broadcast_state(optimizer, steps, device):
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--way", choices=WAYS, help="only this one")
     only = parser.parse_args().way
     device = torch.device("cpu")  # also beside GPUs: where NCCL waits in vain, it ends the process

@@ -3,9 +3,9 @@
     lesson.show_source("01_baseline/train.py", "train_epoch")   code as it stands in the file now
     lesson.show_diff("01_baseline", "02_dp", "main")             what a stage changes, computed
     lesson.table(["device", "images"], [["0", 60], ["1", 60]])
-    lesson.records()["01_baseline-1xcpu"]                        what was measured, and committed
+    lesson.measured("03_ddp_spawn", batch_size=120)              what was measured, and committed
     with lesson.picture("Backward takes longest", height=2) as axes: ...
-    lesson.guessed("A step of four ranks:", 30, 41, "ms")        a guess, and what was measured
+    lesson.guessed("A step of four ranks:", 30, 41, "ms")        a guess; folded: what was measured
 
 A cell whose first line is `%%torchrun 2` is a script: two ranks run it. lesson.run has what they
 left.
@@ -18,10 +18,12 @@ import sys
 from IPython import get_ipython
 from IPython.core.error import UsageError
 
+from tools.processes import free_port
+
 from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, stack
 from .guessing import guessed
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
-from .records import RECORDS, compare, digits, free_port, phases, records
+from .records import digits, measured, medians, phases, ratio
 from .showing import show_code, show_diff, show_source, table
 
 if str(ROOT) not in sys.path:  # the notebook's own entry ".." is gone after a %cd

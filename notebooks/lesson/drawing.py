@@ -9,8 +9,8 @@ from matplotlib import rc_context
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from records import PHASES
 from tools.pictures import GRAY, INK, png
-from tools.records import PHASES
 
 # Okabe and Ito's colours: of a phase, and of ranks and whatever else is only numbered.
 COLORS = PHASES

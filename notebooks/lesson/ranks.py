@@ -3,23 +3,16 @@
 import atexit
 import json
 import os
-import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
-import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 
-import psutil
+from tools import processes
 
 ROOT = Path(__file__).resolve().parents[2]
-MARK = "LESSON_RUN"  # in the environment of all that a run has started
 GIVEN = "LESSON_GIVEN"  # the folder for what ranks give
 
 
@@ -98,35 +91,13 @@ def start(
     """Run a command and wait for it; nothing that it has started is left afterwards.
 
     env: variables on top of this process's. kill_at: kill it as soon as this file is there.
-    Raises RuntimeError if it takes more than `timeout` s.
+    Raises TimeoutError if it takes more than `timeout` s.
     """
-    mark = str(uuid.uuid4())
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    variables = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(env or {}), MARK: mark}
-    deadline = time.monotonic() + timeout
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
-        process = subprocess.Popen(command, cwd=folder, env=os.environ | variables, **streams)
-        try:
-            while process.poll() is None and not (kill_at and kill_at.exists()):
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"no end within {timeout} seconds: {shlex.join(command)}")
-                time.sleep(0.02)
-        finally:
-            kill(mark)
-        code = process.wait()
-        out.seek(0)
-        err.seek(0)
-        return Run(code, [out.read()], [err.read()])
-
-
-def kill(mark: str) -> None:
-    """Kill all that a run has started and that is still there: by its mark, so orphans too."""
-    processes_with = import_module("05_multinode.rehearsal.common").processes_with
-    while left := processes_with(MARK, mark):
-        for process in left:
-            with suppress(psutil.Error):
-                process.kill()
+    variables = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(env or {})}
+    until = kill_at.exists if kill_at else lambda: False
+    result = processes.run(command, timeout, variables, until, cwd=folder)
+    return Run(result.code, [result.out], [result.err])
 
 
 def give(**values) -> None:

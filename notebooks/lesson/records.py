@@ -4,39 +4,30 @@ import functools
 import statistics
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+
+import records
+from records import medians
 
 from .ranks import ROOT, temporary_folder
 
-RECORDS = "docs/timings/cpu-2-cores"
+RECORDS = ("docs/timings/cpu-2-cores.jsonl", "docs/timings/cpu-2-cores-settings.jsonl")
 
 
-def records(folder: str = RECORDS) -> dict[str, dict]:
-    """The committed timing records in a folder, by file name without ".json".
-
-    Where a run was repeated: the repeat with the median images/s.
-    """
-    rows = compare().read_folder(ROOT / folder)
-    ordered = {name: sorted(repeats, key=compare().speed) for name, repeats in rows.items()}
-    return {name: repeats[len(repeats) // 2] for name, repeats in ordered.items()}
+def measured(name: str, **settings) -> list[dict]:
+    """The committed repeats of a run, such as measured("03_ddp_spawn", batch_size=120)."""
+    found = [record for path in RECORDS for record in records.read(ROOT / path)]
+    return records.find(records.rows_of(found), name, **settings)
 
 
-def phases(name: str) -> dict[str, float]:
-    """Milliseconds of one step in each phase: medians over the epochs and repeats of a record."""
-    found = compare().phases_of(compare().read_folder(ROOT / RECORDS)[name])
-    return {phase: statistics.median(found[phase]) for phase in compare().PHASES}
+def phases(row: list[dict]) -> dict[str, float]:
+    """Milliseconds of one step in each phase: medians over the epochs and repeats of a row."""
+    return {phase: medians(row)[phase] for phase in records.PHASES}
 
 
-def compare() -> ModuleType:
-    """What compare.py computes from records, such as speed and accuracy."""
-    return import_module("tools.records")
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    return import_module("compare").free_port()
+def ratio(row: list[dict], base: list[dict]) -> float:
+    """How many times as fast as the base a row is: the median over the repeats."""
+    return statistics.median(records.ratios(row, base))
 
 
 @functools.cache

@@ -118,33 +118,27 @@ def overlap() -> float:
 
 def cost() -> None:
     """The phases of a step with DDP, and a table of throughput."""
-    names = {
-        "one process": "01_baseline-1xcpu",
-        "two ranks, DDP": "03_ddp_spawn-2xcpu",
+    runs = {
+        "one process": lesson.measured("01_baseline"),
+        "two ranks, DDP": lesson.measured("03_ddp_spawn"),
     }
-    records = lesson.records()
-    runs = {way: records[name] for way, name in names.items()}
-    batch = runs["one process"]["batch_size"]
-    steps = {way: lesson.phases(name) for way, name in names.items()}
-    waits = steps["two ranks, DDP"]
-    share = waits["exposed"] / sum(waits.values())
+    batch = runs["one process"][0]["batch_size"]
+    steps = {way: lesson.phases(run) for way, run in runs.items()}
+    waits = lesson.medians(runs["two ranks, DDP"])
+    share = waits["exposed"] / waits["step"]
     title = f"With DDP {share:.0%} of a step is exposed communication (two CPU cores)"
     with lesson.picture(title, height=2.2) as axes:
         lesson.stack(axes, steps, lesson.COLORS)
         axes.set(xlabel=f"milliseconds of one step of {batch} images")
 
-    compare, settings = lesson.compare(), lesson.records(f"{lesson.RECORDS}/settings")
-    pairs = {way: (run, runs["one process"]) for way, run in runs.items()}
-    pairs["DDP, four ranks on two cores"] = settings["03_ddp_spawn-4xcpu"], runs["one process"]
-    smaller = (settings[name] for name in ("03_ddp_spawn-b120-2xcpu", "01_baseline-b120-1xcpu"))
+    one = runs["one process"]
+    pairs = {way: (run, one) for way, run in runs.items()}
+    pairs["DDP, four ranks on two cores"] = lesson.measured("03_ddp_spawn", world_size=4), one
+    smaller = (lesson.measured(name, batch_size=120) for name in ("03_ddp_spawn", "01_baseline"))
     pairs["DDP, 120 images per step"] = tuple(smaller)
-    rows = [
-        [
-            way,
-            f"{compare.speed(run):,.0f}",
-            f"{compare.speed(run) / compare.speed(other):.2f}",
-            f"{compare.accuracy(run):.2%}",
-        ]
-        for way, (run, other) in pairs.items()
-    ]
+    rows = []
+    for way, (run, base) in pairs.items():
+        middle = lesson.medians(run)
+        cells = f"{lesson.ratio(run, base):.2f}", f"{middle['accuracy']:.2%}"
+        rows.append([way, f"{middle['images/s']:,.0f}", *cells])
     lesson.table(["two CPU cores", "images per second", "speedup", "accuracy"], rows)

@@ -89,9 +89,8 @@ def threads_and_processes() -> None:
     rows = record["rows"]
     net = import_module("02_dp.train").ConvNet()
     layers = [module for module in net.modules() if not list(module.children())]
-    each = (
-        1000 * lesson.phases("01_baseline-1xcpu")["forward"] / len(layers)
-    )  # microseconds, one core
+    forward = lesson.medians(lesson.measured("01_baseline"))["forward"]
+    each = 1000 * forward / len(layers)  # microseconds, one core
     short, long = rows[0], rows[-1]
     title = "Two threads: {threads:.1f} times one if a layer takes ".format(**short)
     title += f"{short['microseconds']:.0f} µs, {long['threads']:.1f} if {long['microseconds']:.0f}"
@@ -111,22 +110,22 @@ def threads_and_processes() -> None:
 
 def speeds_on_a_cpu() -> float:
     """Images a second of one process, two threads and two processes -> two threads over one"""
-    records = lesson.records() | lesson.records(f"{lesson.RECORDS}/settings")
     names = {
-        "01_baseline-1xcpu": "1. one process",
-        "02_dp-1xcpu": "2. DataParallel without GPUs:\nthe code of 1",
-        "02_dp-threads-2xcpu": "2. from scratch, two threads",
-        "03_ddp_spawn-2xcpu": "3. two processes",
+        "01_baseline": "1. one process",
+        "02_dp": "2. DataParallel without GPUs:\nthe code of 1",
+        "02_dp-threads": "2. from scratch, two threads",
+        "03_ddp_spawn": "3. two processes",
     }
-    speeds = [lesson.compare().speed(records[name]) for name in names]
-    batch = records["03_ddp_spawn-2xcpu"]["batch_size"]
-    threads, processes = speeds[2] / speeds[0], speeds[3] / speeds[0]
+    rows = [lesson.measured(name) for name in names]
+    speeds = [lesson.medians(row)["images/s"] for row in rows]
+    batch = rows[0][0]["batch_size"]
+    threads, processes = (lesson.ratio(row, rows[0]) for row in rows[2:])
     title = f"On a CPU: two threads {threads:.2f} times one, two processes {processes:.2f}"
     with lesson.picture(title, height=2.8) as axes:
         bars = axes.barh(list(names.values()), speeds, color=lesson.COLORS["forward"])
         bars[1].set(facecolor="none", edgecolor=lesson.COLORS["forward"], hatch="//")
-        for row, speed in enumerate(speeds):
-            axes.text(speed, row, f" {speed:,.0f}", va="center")
+        for place, speed in enumerate(speeds):
+            axes.text(speed, place, f" {speed:,.0f}", va="center")
         axes.set(xlabel=f"images a second, {batch} images a step, two cores")
         axes.set(xlim=(0, 1.15 * max(speeds)), ylim=(3.5, -0.5))
     assert min(speeds[2], speeds[3]) > speeds[0]

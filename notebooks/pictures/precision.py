@@ -105,13 +105,13 @@ def clipped(right: float, wrong: float) -> None:
 
 def cost_of_bf16() -> None:
     """A table: a step in fp32 and in bf16 on two CPUs, from the records."""
-    names = {"fp32": "03_ddp_spawn-2xcpu", "bf16": "03_ddp_spawn-bf16-2xcpu"}
-    compare, records = lesson.compare(), lesson.records()
-    steps = [sum(lesson.phases(name).values()) for name in names.values()]
-    about = f"stage 3, {records[names['bf16']]['device_name']}"
+    kinds = {"fp32": "off", "bf16": "bf16"}
+    runs = {way: lesson.measured("03_ddp_spawn", amp=amp) for way, amp in kinds.items()}
+    steps = [lesson.medians(run)["step"] for run in runs.values()]
+    about = f"stage 3, {runs['bf16'][0]['device_name']}"
     rows = [[about, *(f"{ms:.1f}" for ms in steps), f"{steps[1] / steps[0]:.2f}"]]
     titles = ["two ranks on two CPU cores", "fp32, ms per step", "bf16, ms per step", "bf16 / fp32"]
     lesson.table(titles, rows)
-    accuracy = {way: compare.accuracy(records[name]) for way, name in names.items()}
+    accuracy = {way: lesson.medians(run)["accuracy"] for way, run in runs.items()}
     print(", ".join(f"accuracy with {way} {value:.2%}" for way, value in accuracy.items()))
     assert abs(accuracy["bf16"] - accuracy["fp32"]) < 0.003

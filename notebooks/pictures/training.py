@@ -26,15 +26,14 @@ def four_shards(images) -> None:
 
 def step_of_stage_1() -> None:
     """A bar: the phases of one step, from the record."""
-    name = "01_baseline-1xcpu"
-    record, step = lesson.records()[name], lesson.phases(name)
+    row = lesson.measured("01_baseline")
+    step, whole = lesson.phases(row), lesson.medians(row)["step"]
     del step["exposed"]  # waiting for other ranks: one process has none
-    whole = sum(step.values())
     shares = [f"{phase} takes {step[phase] / whole:.0%}" for phase in ("forward", "backward")]
     title = f"Of a step of {whole:.1f} ms, " + " and ".join(shares)
     with lesson.picture(title, height=1.7) as axes:
         lesson.stack(axes, {"": step}, lesson.COLORS)
-        axes.set(xlabel=f"milliseconds of one step of {record['batch_size']} images, one core")
+        axes.set(xlabel=f"milliseconds of one step of {row[0]['batch_size']} images, one core")
 
 
 def shard_gradients(shards, whole) -> None:
@@ -102,20 +101,18 @@ def on_faster_devices(loaders: dict[str, dict[str, float]]) -> None:
 
 def worker_and_threads() -> None:
     """Images a second with a loader worker and with two threads, from the records."""
-    settings = lesson.records(f"{lesson.RECORDS}/settings")
-    runs = {
-        "as it is": lesson.records()["01_baseline-1xcpu"],
-        "a loader worker": settings["01_baseline-workers1-1xcpu"],
-        "two threads": settings["01_baseline-threads2-1xcpu"],
-    }
-    compare = lesson.compare()
-    speeds = {change: compare.speed(run) for change, run in runs.items()}
-    worker, threads = (speeds[change] / speeds["as it is"] for change in list(runs)[1:])
+    one = lesson.measured("01_baseline")
+    with_worker = lesson.measured("01_baseline", workers=1)
+    with_threads = lesson.measured("01_baseline", threads=2)
+    rows = {"as it is": one, "a loader worker": with_worker, "two threads": with_threads}
+    middles = {change: lesson.medians(row) for change, row in rows.items()}
+    speeds = {change: middle["images/s"] for change, middle in middles.items()}
+    worker, threads = lesson.ratio(with_worker, one), lesson.ratio(with_threads, one)
     title = f"Two threads: {threads:.2f} times as fast. A worker: {worker:.2f}"
     with lesson.picture(title, height=2.1) as axes:
         axes.barh(speeds.keys(), speeds.values(), color=lesson.COLORS["backward"], height=0.7)
         for row, (change, speed) in enumerate(speeds.items()):
-            accuracy = f"{compare.accuracy(runs[change]):.2%} correct"
+            accuracy = f"{middles[change]['accuracy']:.2%} correct"
             axes.text(speed, row, f" {speed:,.0f}, {accuracy}", va="center")
         axes.set(xlabel="images a second", ylim=(2.5, -0.5), xlim=(0, 1.5 * max(speeds.values())))
     assert threads > 1

@@ -23,7 +23,7 @@ CASES = {"A": (0, "hangs"), "B": (1, "raises"), "C": (1, "exits early"), "D": (0
 
 @record
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rank", type=int, default=1, help="which rank fails")
     parser.add_argument("--how", choices=[how for _, how in CASES.values()], required=True)
     args = parser.parse_args()

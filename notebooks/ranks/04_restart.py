@@ -19,7 +19,7 @@ STEPS, DONE = 6, 4  # with four steps done, a rank is killed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--save-every", type=int, default=3, help="steps (3)")
     parser.add_argument("--kill", type=int, default=1, help="which rank is killed (1)")

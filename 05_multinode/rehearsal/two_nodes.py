@@ -1,0 +1,166 @@
+"""Two nodes on which torchruns train, watched from outside: for failures.py."""
+
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tools import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = str(ROOT / "05_multinode/train.py")
+FAULTY_RANK = str(ROOT / "05_multinode/rehearsal/faulty_rank.py")
+STILL_WAITS = "waits"  # instead of an exit code: torchrun waits longer than we do
+PATIENCE = 150  # seconds until a wait counts as a hang
+TIMEOUT = 5  # seconds a rank waits for the others in cases that are about waiting
+
+
+class Torchrun:
+    """A torchrun on a node: its process, its output, and the time at which it ended."""
+
+    def __init__(self, node: str, log: Path, process: subprocess.Popen):
+        self.node, self.log, self.process = node, log, process
+        self.ended = None
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def find(self, pattern: str) -> str | None:
+        """Return the first match in the output."""
+        match = re.search(pattern, self.output(), re.MULTILINE)
+        return match[0] if match else None
+
+    def last_lines(self) -> list[str]:
+        return [f"{self.node} | {line}" for line in self.output().splitlines()[-20:]]
+
+    def poll(self) -> None:
+        if self.ended is None and self.process.poll() is not None:
+            self.ended = time.time()
+
+
+class TwoNodes:
+    """Two nodes on which torchruns train, watched from outside.
+
+    folder: the working directory of all processes. hosts: two nodes of hosts.py, or None for two
+    torchruns on 127.0.0.1. data: the folder that holds MNIST/raw.
+    """
+
+    def __init__(self, folder: Path, hosts, data: Path):
+        self.folder, self.hosts, self.data = folder, hosts, data.resolve()
+        self.port = 29500 if hosts else processes.free_port()
+        self.mark = processes.new_mark()
+        self.torchruns = []
+        self.started = self.injected = None
+        (folder / "tmp").mkdir()
+
+    def start(self, node, *flags, nnodes=2, endpoint=None, fault=None, torchrun=(), env=()):
+        """Start torchrun with train.py on a node.
+
+        flags: of train.py; torchrun: flags of torchrun; env: further environment variables. fault:
+        for faulty_rank.py, such as "raises 1".
+        """
+        if node == 1 and not self.hosts:
+            self.wait_until(self.listens)  # or either of the two could become the head node
+        endpoint = endpoint or f"{'host0' if self.hosts else '127.0.0.1'}:{self.port}"
+        command = ["torchrun", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+        command += [f"--rdzv-endpoint={endpoint}", *torchrun]
+        command += [FAULTY_RANK, fault] if fault else [TRAIN]
+        command += ["--data", str(self.data), "-b", "24", "-e", "100000", "--lr", "0.001"]
+        command += ["--device", "cpu", "--timeout", "60", "--snapshot", "snapshot.pt", *flags]
+        env = {"TMPDIR": str(self.folder / "tmp"), "PYTHONUNBUFFERED": "1", **dict(env)}
+        path = self.folder / f"{len(self.torchruns)}.log"
+        with open(path, "w") as log:
+            options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            options["cwd"] = self.folder
+            if self.hosts:
+                env = processes.environment(self.mark, env)
+                process = self.hosts.start(f"host{node}", command, env=env, **options)
+            else:
+                process = processes.start(command, env, self.mark, **options)
+        self.started = time.time()
+        self.torchruns.append(Torchrun(f"host{node}", path, process))
+
+    def start_both(self, *flags, **options) -> None:
+        for node in range(2):
+            self.start(node, *flags, **options)
+
+    def train_an_epoch(self, *flags, **options) -> None:
+        """Start torchrun on both nodes and wait for the first epoch; the training goes on."""
+        self.start_both(*flags, **options)
+        self.wait_for_line("^epoch")
+
+    def inject(self, fault: Callable[[], None]) -> None:
+        """Call fault() in the middle of an epoch; the seconds of the result count from now."""
+        time.sleep(0.3)
+        self.injected = time.time()
+        fault()
+
+    def rank(self, rank: int) -> psutil.Process:
+        """Return the process of a rank."""
+        return next(each for each in self.processes() if each.environ().get("RANK") == str(rank))
+
+    def processes(self) -> list[psutil.Process]:
+        return processes.marked(self.mark)
+
+    def listens(self) -> bool:
+        """Is there a server at the endpoint's port of the first torchrun's node?
+
+        psutil reads /proc/net, which is that of our own network namespace.
+        """
+        sockets = Path(f"/proc/{self.torchruns[0].process.pid}/net/tcp6").read_text()
+        return re.search(rf":{self.port:04X} \w+:0000 0A", sockets) is not None
+
+    def wait_for_line(self, pattern: str) -> None:
+        self.wait_until(lambda: any(each.find(pattern) for each in self.torchruns))
+
+    def wait_until(self, happened: Callable[[], bool], limit: float = PATIENCE) -> None:
+        """Raises TimeoutError, with all output so far."""
+        deadline = time.monotonic() + limit
+        while not happened():
+            for each in self.torchruns:
+                each.poll()
+            in_vain = all(each.ended for each in self.torchruns) and not happened()
+            if in_vain or time.monotonic() > deadline:
+                raise TimeoutError("".join(each.output() for each in self.torchruns))
+            time.sleep(0.05)
+
+    def result(self, *expected: tuple[int | str, str], limit: float = PATIENCE) -> dict:
+        """Wait until the torchruns have ended -> what a record holds of a case.
+
+        expected: for each torchrun its exit code, or STILL_WAITS, and a pattern of its output.
+        """
+        due = [run for run, (code, _) in zip(self.torchruns, expected) if code != STILL_WAITS]
+        self.wait_until(lambda: all(run.ended for run in due), limit)
+        if len(due) < len(self.torchruns):
+            time.sleep(TIMEOUT)
+        for run in self.torchruns:
+            run.poll()
+        fault = self.folder / "fault"  # a faulty rank has written it
+        since = self.injected or (fault.stat().st_mtime if fault.exists() else self.started)
+        rows, ok = [], True
+        for run, (code, pattern) in zip(self.torchruns, expected):
+            row = {"node": run.node, "code": STILL_WAITS, "seconds": None}
+            if run.ended:
+                row |= {"code": run.process.returncode, "seconds": run.ended - since}
+            row["message"] = run.find(pattern)
+            ok = ok and row["code"] == code and row["message"] is not None
+            rows.append(row)
+        result = {"nodes": rows, "left": self.files(), "ok": ok}
+        if not ok:
+            result["last"] = [line for run in self.torchruns for line in run.last_lines()]
+        return result
+
+    def files(self) -> list[str]:
+        """Return what the training has left on the disk."""
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        names = sorted(str(path.relative_to(self.folder)) for path in paths)
+        return [name for name in names if not re.match(r"tmp/|fault|.*\.log", name)]
+
+    def kill(self) -> None:
+        """Kill all processes that were started here."""
+        processes.end(self.mark)
+        for each in self.torchruns:
+            each.process.wait()

@@ -1,0 +1,78 @@
+"""Facts that pages state about PyTorch, and that no example on them runs."""
+
+import importlib
+import io
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn as nn
+from conftest import ROOT
+from torch.distributed import run
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def test_the_faster_recipe_has_more_parameters_and_less_arithmetic():
+    """Stage 1's page. The shapes are those of the notebook 8_Final in that repository."""
+    ours = importlib.import_module("01_baseline.train").ConvNet()
+    theirs = nn.Sequential(
+        nn.Conv2d(1, 24, 5), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(24, 32, 3), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(800, 256), nn.ReLU(), nn.Linear(256, 10),
+    )  # fmt: skip
+    operations, parameters = [], []
+    for model in (theirs, ours):
+        with FlopCounterMode(display=False) as counter:
+            model(torch.zeros(1, 1, 28, 28))
+        operations.append(counter.get_total_flops())
+        parameters.append(sum(parameter.numel() for parameter in model.parameters()))
+    assert 2 * operations[0] < operations[1] and round(parameters[0] / parameters[1]) == 7
+
+
+def test_data_parallel_does_not_warn_and_its_replicas_have_no_parameters():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nn.DataParallel(nn.Linear(1, 1))
+    replica = nn.Linear(1, 1)._replicate_for_data_parallel()  # torch.nn.parallel.replicate calls it
+    with pytest.raises(StopIteration):
+        next(replica.parameters())
+
+
+def test_what_to_read_in_the_source_of_ddp():
+    page = (ROOT / "03_ddp_spawn/README.md").read_text()
+    torch_folder = Path(torch.__file__).parent
+    header = torch_folder / "include/torch/csrc/distributed/c10d/reducer.hpp"
+    python, reducer = (torch_folder / "nn/parallel/distributed.py").read_text(), header.read_text()
+    for name in ("_ddp_init_helper", "_pre_forward", "_post_forward"):
+        assert f"`{name}`" in page and f"def {name}(" in python
+    names = "autograd_hook mark_variable_ready mark_bucket_ready all_reduce_bucket"
+    for name in f"{names} finalize_backward rebuild_buckets".split():
+        assert f"`{name}`" in page and f" {name}(" in reducer
+
+
+def test_torch_load_compares_no_checksums():
+    file, weights = io.BytesIO(), torch.arange(1000.0)
+    torch.save(weights, file)
+    damaged = bytearray(file.getvalue())
+    damaged[damaged.index(weights.numpy().tobytes()) + 2002] ^= 1  # one bit
+    assert (torch.load(io.BytesIO(damaged)) != weights).sum() == 1
+    assert zipfile.ZipFile(io.BytesIO(damaged)).testzip()
+
+
+@pytest.mark.parametrize(
+    ("flags", "endpoint", "warns"),
+    [
+        ("", "localhost:0", False),
+        ("--master-port 29511", "127.0.0.1:29511", False),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:1 --node-rank 0", "a:1", False),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:1 --node-rank 1", "a:1", True),
+    ],
+)
+def test_what_torchrun_makes_of_its_flags(monkeypatch, caplog, flags, endpoint, warns):
+    found = []
+    monkeypatch.setattr(run, "elastic_launch", lambda **given: lambda *_: found.append(given))
+    run.run(run.parse_args([*flags.split(), "script.py"]))
+    assert found[0]["config"].rdzv_endpoint == endpoint
+    assert ("node_rank is only used for static" in caplog.text) == warns
