@@ -2,7 +2,6 @@
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
 # make figures     measure every figure anew, on an idle machine, for the pages: an hour
 # make site        build the site from the pages and the notebooks (Python 3.11)
-# make site-zh     the same, and in zh/ the pages that are translated into Chinese
 # make test        lint and the quick tests: three minutes on two cores
 # make test-all    the tests that take longer: half an hour and more
 # make gpu         on a machine with GPUs: their tests, every stage, and a record to send
@@ -19,7 +18,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist worksteal --durations 5
 .DELETE_ON_ERROR:
-.PHONY: help demo notebooks figures site site-zh lint test test-all gpu sync clean
+.PHONY: help demo notebooks figures site lint test test-all gpu sync clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -42,9 +41,6 @@ site: .venv/maintainer
 	@echo "== site/html: pages, notebooks as they are committed, scripts; a warning is an error"
 	$(BIN)/sphinx-build -n -W --keep-going -q -E -a -d site/doctrees -c docs/site . site/html
 	@echo "open site/html/index.html"
-
-site-zh: .venv/maintainer
-	$(BIN)/python docs/site/translate.py --build site/html
 
 lint: .venv/maintainer
 	@echo "== lint"

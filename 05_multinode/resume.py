@@ -1,11 +1,21 @@
-"""What must a resumable checkpoint (here: a snapshot) hold? All that the next step depends on.
+"""What must a snapshot hold that is taken in the middle of an epoch? All that the next step needs.
 
-This script trains a small network with dropout on two ranks and on three, kills the run before and
-after each of its snapshots, one per step, resumes it, and compares the weights with those of an
-undisturbed run. Then it leaves out one part of the snapshot at a time, and prints how far off the
-weights end. Each rank stands in for a node with a disk of its own: only rank 0's has the snapshots.
+Without torchrun, this script trains a small network with dropout on two ranks and on three. It
+stops the run around each of its snapshots, one per step, resumes it, and compares the weights with
+those of an undisturbed run. Then it leaves out one part of the snapshot at a time, and prints how
+far off the weights end. Each rank stands in for a node with its own disk.
 
     python 05_multinode/resume.py
+
+With torchrun, it trains until SIGTERM, which a scheduler sends before it takes nodes back (time
+limit, preemption, a pod that moves). The signal reaches ranks in different steps, or only some of
+them. They all-reduce a flag before each step, so all save after the same step and exit with code 0.
+The same command, started again, resumes with the next step.
+
+    torchrun --standalone --nproc-per-node 2 05_multinode/resume.py --snapshot run.snapshot
+    SCRIPT=resume.py sbatch 05_multinode/launch/job.sbatch    (and job_srun.sbatch)
+
+torchrun passes SIGTERM on to its ranks, and kills them after 30 s (--shutdown-timeout).
 """
 
 import argparse
@@ -15,12 +25,13 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a process group: docs/backends.md says why
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
@@ -30,7 +41,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 CPU = torch.device("cpu")
-EPOCHS, STEPS, IMAGES = 2, 5, 120  # passes over the data, steps and images of each
+STEPS, EPOCH, IMAGES = 10, 5, 120  # steps of the demonstration, steps and images of an epoch
 PARTS = (  # what can be left out
     "momentum",
     "learning rate",
@@ -41,59 +52,106 @@ PARTS = (  # what can be left out
 )
 
 
-class Killed(Exception):
-    """Stands for the end of a process: what it had in memory is gone."""
+class Training:
+    """A run that can stop after any step: this rank's model, optimizer, and place in the data.
 
-
-def run(snapshot, kill=None, without=None):
-    """Train, from the snapshot if there is one -> the model, and the number of steps done before.
-
-    snapshot: a file on this node's disk. kill: (step, "before" or "after"): raise Killed there,
-    around writing the snapshot of that step. without: one of PARTS, which is then not restored.
+    snapshot: a file on this node's disk, from which the run resumes if it is there. steps: of the
+    whole run. without: one of PARTS, which is then not restored.
     """
-    torch.manual_seed(0)
-    model = small_net()
-    train_set = noise()
+
+    def __init__(self, snapshot, steps=STEPS, without=None):
+        torch.manual_seed(0)
+        self.snapshot, train_set = snapshot, noise()
+        self.model = small_net()
+        self.ddp_model = DistributedDataParallel(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        schedule = OneCycleLR(self.optimizer, 0.1, total_steps=steps)
+        # not if the scaler skips a step
+        self.optimizer.register_step_post_hook(lambda *_: schedule.step())
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+        self.state = {"model": self.model, "optimizer": self.optimizer}
+        self.state |= {"schedule": schedule, "scaler": self.scaler}
+        if without != "order of the buckets":
+            settle(self.ddp_model, train_set.tensors[0][:1])
+        torch.manual_seed(dist.get_rank())
+        self.done = self.resume(without)
+        self.batches = batches(train_set, self.done, without == "position in the epoch")
+
+    def step(self):
+        """One optimizer step in mixed precision."""
+        images, labels = next(self.batches)
+        with torch.autocast("cpu", torch.float16):
+            loss = F.cross_entropy(self.ddp_model(images), labels)
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.done += 1
+
+    def save(self):
+        """Collect the random state of every rank (on GPUs that of each GPU, too); rank 0 writes."""
+        random = [None] * dist.get_world_size()
+        dist.all_gather_object(random, torch.get_rng_state())
+        if dist.get_rank() == 0:
+            snapshot = {name: part.state_dict() for name, part in self.state.items()}
+            temp = self.snapshot.with_name(f"{self.snapshot.name}.tmp")
+            torch.save(snapshot | {"step": self.done, "random": random}, temp)
+            os.replace(temp, self.snapshot)  # a crash while saving leaves the one before
+
+    def resume(self, without):
+        """Restore the newest snapshot that any node has -> the number of steps that are done."""
+        snapshot = read(self.snapshot) if self.snapshot.exists() else {"step": 0}
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, snapshot.get("step"))
+        if None in found:  # do not start from scratch by mistake
+            if dist.get_rank() == 0:
+                print(f"resume: error: {self.snapshot.name} is damaged on a node", file=sys.stderr)
+            sys.exit(2)
+        if max(found) == 0:
+            return 0
+        box = [snapshot]
+        dist.broadcast_object_list(box, src=found.index(max(found)))  # nodes need not share a disk
+        snapshot = box[0]
+        if without == "momentum":
+            snapshot["optimizer"]["state"] = {}  # the learning rate is in its param_groups
+        left_out = {"learning rate": "schedule", "loss scale": "scaler"}.get(without)
+        for name in self.state.keys() - {left_out}:
+            self.state[name].load_state_dict(snapshot[name])
+        if without != "random numbers":
+            torch.set_rng_state(snapshot["random"][dist.get_rank()])
+        return snapshot["step"]
+
+    def weights(self):
+        return parameters_to_vector(self.model.parameters()).detach()
+
+
+def batches(train_set, done, from_the_start):
+    """Yield this rank's batches, images [B, 784] and labels [B], after so many steps."""
     sampler = DistributedSampler(train_set)
     loader = DataLoader(
         train_set,
-        batch_size=IMAGES // STEPS // dist.get_world_size(),
+        batch_size=IMAGES // EPOCH // dist.get_world_size(),
         sampler=sampler,
-        generator=torch.Generator(),  # or every new iterator takes one of the rank's random numbers
+        generator=torch.Generator(),  # or each new iterator takes one of the rank's random numbers
     )
-    ddp_model = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    schedule = OneCycleLR(optimizer, 0.1, total_steps=EPOCHS * STEPS)
-    optimizer.register_step_post_hook(lambda *_: schedule.step())  # not if the scaler skips a step
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
-    state = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
-    if without != "order of the buckets":
-        settle(ddp_model, train_set.tensors[0][:1])
-    torch.manual_seed(dist.get_rank())
-    resumed = done = resume(snapshot, state, without)
-    while done < EPOCHS * STEPS:
-        epoch, skip = divmod(done, STEPS)
+    for epoch in itertools.count(done // EPOCH):
         sampler.set_epoch(epoch)
-        first = 0 if without == "position in the epoch" else skip
-        for images, labels in itertools.islice(loader, first, first + STEPS - skip):
-            train_step(ddp_model, optimizer, scaler, images, labels)
-            done += 1
-            if kill == (done, "before"):
-                raise Killed
-            save(snapshot, state, done)
-            if kill == (done, "after"):
-                raise Killed
-    return model, resumed
+        skip = done % EPOCH if epoch == done // EPOCH else 0
+        first = 0 if from_the_start else skip
+        yield from itertools.islice(loader, first, first + EPOCH - skip)
 
 
-def train_step(ddp_model, optimizer, scaler, images, labels):
-    """One optimizer step in mixed precision. images: [B, 784], labels: [B]."""
-    with torch.autocast("cpu", torch.float16):
-        loss = F.cross_entropy(ddp_model(images), labels)
-    optimizer.zero_grad()
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+def read(path):
+    """Return what is in the file, or an empty dict if it is not a whole snapshot.
+
+    torch.save writes a zip file with a checksum of each tensor, but torch.load does not compare
+    them: without testzip() a flipped bit would become a weight.
+    """
+    try:
+        damaged = zipfile.ZipFile(path).testzip()
+        return {} if damaged else torch.load(path, weights_only=True)
+    except Exception:  # zipfile, pickle and torch: each has exceptions of its own
+        return {}
 
 
 def settle(ddp_model, images):
@@ -110,56 +168,47 @@ def settle(ddp_model, images):
     ddp_model.module.load_state_dict(before)  # with the BatchNorm statistics, if any
 
 
-# ---------------------------------------------------------------- snapshots
+def noise():
+    """Random images and labels."""
+    random = torch.Generator().manual_seed(0)
+    images = torch.rand(IMAGES, 784, generator=random)
+    return TensorDataset(images, torch.randint(10, (IMAGES,), generator=random))
 
 
-def save(path, state, done):
-    """Collect the random state of every rank (on GPUs that of each GPU, too); rank 0 writes."""
-    random = [None] * dist.get_world_size()
-    dist.all_gather_object(random, torch.get_rng_state())
-    if dist.get_rank() == 0:
-        snapshot = {name: part.state_dict() for name, part in state.items()}
-        temp = path.with_name(f"{path.name}.tmp")
-        torch.save(snapshot | {"step": done, "random": random}, temp)
-        os.replace(temp, path)  # a crash while saving leaves the one before
+def small_net():
+    """One hidden layer, with dropout: every rank draws other random numbers in every step."""
+    return nn.Sequential(nn.Dropout(0.2), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def resume(path, state, without=None):
-    """Restore the newest snapshot that any node has -> the number of steps that are done."""
-    rank, snapshot = dist.get_rank(), {"step": 0}
-    if path.exists():
-        snapshot = read(path)
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, snapshot.get("step"))
-    if None in found:  # rather than begin anew by mistake
-        if rank == 0:
-            print(f"resume.py: error: {path.name} is damaged on a node", file=sys.stderr)
-        sys.exit(2)
-    if max(found) == 0:
-        return 0
-    box = [snapshot]
-    dist.broadcast_object_list(box, src=found.index(max(found)))  # nodes need not share a disk
-    snapshot = box[0]
-    if without == "momentum":
-        snapshot["optimizer"]["state"] = {}  # the learning rate is in its param_groups
-    left_out = {"learning rate": "schedule", "loss scale": "scaler"}.get(without)
-    for name in state.keys() - {left_out}:
-        state[name].load_state_dict(snapshot[name])
-    if without != "random numbers":
-        torch.set_rng_state(snapshot["random"][rank])
-    return snapshot["step"]
+# ---------------------------------------------------------------- with torchrun: save in time
 
 
-def read(path):
-    """Return what is in the file, or an empty dict if it is not a whole snapshot."""
-    try:
-        damaged = zipfile.ZipFile(path).testzip()  # torch.load does not compare the checksums
-        return {} if damaged else torch.load(path, weights_only=True)
-    except Exception:  # zipfile, pickle and torch: each has exceptions of its own
-        return {}
+def save_in_time(args):
+    """On each rank: train to the last step, or until a rank has got SIGTERM, and save."""
+    signals = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))  # nothing else here
+    training = Training(args.snapshot, args.steps)
+    show = print if dist.get_rank() == 0 else lambda *_, **__: None
+    ranks = dist.get_world_size()
+    show(f"resume: {ranks} rank(s), {training.done} of {args.steps} steps done", flush=True)
+    while training.done < args.steps and not any_rank(signals):
+        training.step()
+        time.sleep(args.pause)
+    training.save()
+    if training.done < args.steps:
+        show(f"resume: told to stop, saved after step {training.done}")
+    else:
+        show(f"resume: done, sum of the weights {training.weights().double().sum().item()!r}")
 
 
-# ---------------------------------------------------------------- the demonstration
+def any_rank(signals):
+    """Has any rank received a signal? The same answer on all of them."""
+    flag = torch.tensor(len(signals))
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return flag.item() > 0
+
+
+# ---------------------------------------------------------------- without: the demonstration
 
 
 def demonstrate(rank, world_size, folder):
@@ -175,9 +224,9 @@ def demonstrate(rank, world_size, folder):
     here = {"init_method": f"file://{folder}/ranks", "rank": rank, "world_size": world_size}
     with train.process_group(CPU, 60, **here):
         undisturbed = weights_of(disk / "undisturbed")
-        kills = itertools.product(range(1, 11), ("before", "after"))
-        killed = [weights_of(disk / "-".join(map(str, kill)), kill) for kill in kills]
-        far = distance(torch.stack(killed), undisturbed)
+        stops = itertools.product(range(1, STEPS + 1), ("before", "after"))
+        stopped = [weights_of(disk / "-".join(map(str, stop)), stop) for stop in stops]
+        far = distance(torch.stack(stopped), undisturbed)
         verdict = "ok    " if far == 0 else "FAILED"
         lines = [f"{world_size} ranks, 2 epochs of 5 steps, fp16 on a CPU, dropout"]
         lines += [f"{verdict} killed around each of 10 snapshots, resumed: distance {far:.0e}"]
@@ -190,26 +239,29 @@ def demonstrate(rank, world_size, folder):
         sys.exit(1)
 
 
-def weights_of(snapshot, kill=None, without=None):
-    """Train; if the run is killed, resume it, without a part of the snapshot -> the weights."""
-    with suppress(Killed):
-        model, _ = run(snapshot, kill)
-    if kill:
+def weights_of(snapshot, stop=None, without=None):
+    """Train; if the run was stopped, resume it, without a part of the snapshot -> the weights."""
+    training = train_to(snapshot, stop)
+    if stop:
         dist.barrier()  # rank 0 may still be writing
-        model, _ = run(snapshot, without=without)
-    return parameters_to_vector(model.parameters()).detach()
+        training = train_to(snapshot, without=without)
+    return training.weights()
 
 
-def noise():
-    """Random images and labels."""
-    random = torch.Generator().manual_seed(0)
-    images = torch.rand(IMAGES, 784, generator=random)
-    return TensorDataset(images, torch.randint(10, (IMAGES,), generator=random))
+def train_to(snapshot, stop=None, without=None):
+    """Train, with a snapshot after each step -> the training.
 
-
-def small_net():
-    """One hidden layer, with dropout: every rank draws other random numbers in every step."""
-    return nn.Sequential(nn.Dropout(0.2), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+    stop: (step, "before" or "after"): stop there, around writing the snapshot of that step.
+    """
+    training = Training(snapshot, without=without)
+    while training.done < STEPS:
+        training.step()
+        if stop == (training.done, "before"):
+            break
+        training.save()
+        if stop == (training.done, "after"):
+            break
+    return training
 
 
 def distance(weights, others):
@@ -218,11 +270,33 @@ def distance(weights, others):
 
 
 def main():
-    raw = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    args = parse()
+    if "RANK" in os.environ:
+        import train
+
+        torch.set_num_threads(1)
+        with train.process_group(CPU, args.timeout):
+            return save_in_time(args)
     for world_size in (2, 3):
         with tempfile.TemporaryDirectory() as folder:
             mp.spawn(demonstrate, (world_size, folder), world_size, daemon=True)  # end with us
+
+
+def parse():
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    add = parser.add_argument_group("with torchrun").add_argument
+    add("--snapshot", type=Path, help="file to resume from and to save into")
+    add("--steps", type=int, default=1000, help="optimizer steps (1000)")
+    add("--pause", type=float, default=0.02, help="seconds that a step waits (0.02)")
+    add("--timeout", type=float, default=60, help="seconds that a rank waits for others (60)")
+    args = parser.parse_args()
+    if ("RANK" in os.environ) != (args.snapshot is not None):
+        parser.error("start it with torchrun and --snapshot FILE, or without both")
+    for name, low in {"steps": 1, "pause": 0, "timeout": 1}.items():
+        if not low <= getattr(args, name) <= 10**6:  # nan is refused, too
+            parser.error(f"--{name} {getattr(args, name)}: from {low} to {10**6}")
+    return args
 
 
 if __name__ == "__main__":

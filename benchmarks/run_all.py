@@ -7,7 +7,7 @@ to the median. Figures of benchmarks also go to benchmarks/results. So the pages
 machine they were last run on, and `git diff` shows how yours differs from ours.
 
     python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
-    python -m benchmarks.run_all --only limit accumulation --data ../mnist
+    python -m benchmarks.run_all --only limit sweep --data ../mnist
     python -m benchmarks.run_all --only stages settings recordings
 """
 
@@ -43,6 +43,7 @@ BEFORE = {  # by the name that --only knows: commands whose output no page shows
     "loaders": "python -m benchmarks.loaders --data data",
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
+    "batch_size": "python -m benchmarks.batch_size --data data",
     "recordings": "python tools/record.py",
     "failures": "python 05_multinode/rehearsal/failures.py --json "
     "05_multinode/rehearsal/failures.json",

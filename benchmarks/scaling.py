@@ -103,6 +103,22 @@ def naive(n: int, size: float, alpha: float, beta: float) -> float:
 WAYS = {"ring": ring, "tree": tree, "naive": naive}
 
 
+def overlapped(
+    n: int, size: float, buckets: int, forward: float, backward: float, alpha: float, beta: float
+) -> float:
+    """Seconds of a step in which the all-reduces of equal buckets overlap with backward.
+
+    Backward fills one bucket after the other, in equal times. The all-reduce of a bucket (a ring)
+    starts when the bucket is full and the all-reduce before it is done. docs/site/static/model.js
+    draws the same.
+    """
+    end = 0.0
+    for bucket in range(1, buckets + 1):
+        full = forward + backward * bucket / buckets
+        end = max(end, full) + ring(n, size / buckets, alpha, beta)
+    return end
+
+
 def fit_line(xs: list[float], ys: list[float]) -> tuple[float, float]:
     """-> a and b of y = a + b x, with the least squares of the *relative* errors.
 

@@ -1,5 +1,1 @@
-"""Runs a data-parallel script as it is, watches its ranks, and says what they did: docs/doctor.md.
-
-Read record.py (what a rank writes down), watch.py (where PyTorch can be watched), judge.py and
-judge_data.py (one function per finding), launch.py (the command), report.py (the words).
-"""
+"""The doctor as it lies in the checkout: the package is ddp_doctor, see docs/doctor.md."""

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from torch.nn.utils import parameters_to_vector
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 resume = importlib.import_module("05_multinode.resume")
@@ -20,7 +19,7 @@ stage5 = importlib.import_module("05_multinode.train")
 CPU = torch.device("cpu")
 
 
-# ---------------------------------------------------------------- resume.py, by exceptions
+# ---------------------------------------------------------------- resume.py
 
 
 def resume_from_the_newest(folder: Path) -> tuple[int, float]:
@@ -28,12 +27,11 @@ def resume_from_the_newest(folder: Path) -> tuple[int, float]:
     undisturbed = resume.weights_of(folder / "undisturbed")
     own = folder / f"disk {dist.get_rank()}"
     for step in (7, 3):
-        with contextlib.suppress(resume.Killed):
-            resume.run(folder / f"{step}", (step, "after"))
+        resume.train_to(folder / f"{step}", (step, "after"))
         dist.barrier()
     shutil.copy(folder / ("7" if dist.get_rank() else "3"), own)
-    model, done = resume.run(own)
-    return done, resume.distance(parameters_to_vector(model.parameters()), undisturbed)
+    done = resume.Training(own).done
+    return done, resume.distance(resume.train_to(own).weights(), undisturbed)
 
 
 # ---------------------------------------------------------------- train.py, by SIGKILL

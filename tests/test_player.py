@@ -168,7 +168,7 @@ def test_an_all_reduce_ends_with_all_chunks_on_all_ranks(browser, folder):
     held = "return [...document.querySelectorAll('.slot.on text')].map(e => e.textContent).join('')"
     assert browser.script(held) == "0000111122223333" and not browser.all(".frame.whole")
     browser.find(".forward").click()
-    assert "sends chunk" in browser.text(".status") and len(browser.all(".pill.flying")) == 1
+    assert "sends chunk" in browser.text(".status") and len(browser.all(".pill.flying")) == 4
     browser.find("input[type=range]").send_keys(Keys.END)
     assert browser.script(held) == 16 * "0123" and len(browser.all(".frame.whole")) == 16
     assert "Each rank sends 7,200,000 bytes, 1.50 times" in browser.text(".conclusion")
@@ -277,10 +277,14 @@ def one_bucket_over_three(browser, begun, late):
     assert "widths are no times" in browser.text(".about")
 
 
-def test_a_recording_amid_the_story_begins_with_its_own_frame(browser, folder):
-    browser.open(f"{folder}index.html#recording={THREE}&step=0")
+def test_a_recording_amid_the_story_begins_with_its_own_frame(browser, tmp_path):
+    address = write_pages(tmp_path)
+    (tmp_path / "three.html").write_text(PAGE.format(THREE))
+    browser.open(f"{address}three.html")
     first = next(frame for frame in STORIES["step"] if frame[0] == THREE)
-    assert told(browser, first[2])
+    assert told(browser, first[2]) and first[1] in browser.status
+    browser.find("input[type=range]").send_keys(Keys.HOME)
+    assert browser.step()[0] == 0 and browser.text(".tale") == ""
     browser.find(".next").click()
     browser.until(lambda: first[1] in browser.status)
     assert browser.shows(THREE) and told(browser, first[2])

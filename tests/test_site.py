@@ -3,6 +3,7 @@
 import functools
 import io
 import os
+import random
 import re
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from filelock import FileLock
 
 pytestmark = pytest.mark.slow
 
+Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 pytest.importorskip("sphinx_book_theme", reason="requirements-dev.txt has it for Python 3.11 on")
 SEARCHES = {  # words of a reader -> a page that has to be among the first three
     "nccl timeout": "docs/messages",
@@ -32,6 +35,16 @@ SEARCHES = {  # words of a reader -> a page that has to be among the first three
     "address already in use": "docs/messages",
     "exit code 1 traceback torchrun": "docs/messages",
     "ports firewall": "docs/questions",
+    "is my script correct": "docs/doctor",
+    "ddp slower than single gpu": "docs/reading_timings",
+    "no speedup": "docs/reading_timings",
+    "loss not decreasing": "docs/batch_size_and_learning_rate",
+    "not converging": "docs/batch_size_and_learning_rate",
+    "print only on rank 0": "docs/checklist",
+    "dataparalell": "02_dp/README",
+    "cuda oom": "docs/messages",
+    "my script hangs": "docs/debugging",
+    "bug in my script": "docs/doctor",
 }
 
 
@@ -268,6 +281,69 @@ def test_the_search_finds_the_page(chromium, address, words):
         assert dict(map(reversed, found[:3])).get("") != "docs/messages", found
 
 
+TABLES = """const [width] = arguments, wrong = [];
+    const em = (cell) => parseFloat(getComputedStyle(cell).fontSize);
+    for (const table of document.querySelectorAll(".bd-article table:not(.highlighttable)")) {
+        const box = table.parentElement.clientWidth + 1;
+        const name = table.textContent.trim().slice(0, 30);
+        if (table.scrollWidth > box) wrong.push(`${name}: ${table.scrollWidth} of ${box}`);
+        for (const cell of table.querySelectorAll("td.text"))
+            if (cell.offsetHeight && cell.clientWidth < 12 * em(cell) - 1)
+                wrong.push(`${name}: a column of ${cell.clientWidth} pixels`);
+    }
+    return [...new Set(wrong)]"""
+
+
+@NEEDS_BROWSER
+@pytest.mark.timeout(900)
+def test_tables_can_be_read(chromium, address, site):
+    """No table is wider than its box, and no column of text is narrower than 12 em."""
+    wrong = []
+    for name, page in pages_in(site).items():
+        if "<table" in page.path.read_text():
+            for width in (1280, 390):
+                look_at(chromium, f"{address}/{name}.html", width)
+                found = chromium.execute_script(TABLES, width)
+                wrong += [f"{name} at {width}: {line}" for line in found]
+    assert not wrong
+
+
+@NEEDS_BROWSER
+def test_the_model_of_a_step_is_that_of_the_benchmarks(chromium, address):
+    """Fifty points: ranks, bytes, buckets, seconds of forward and backward, latency, bandwidth."""
+    from benchmarks.scaling import overlapped
+
+    draw = random.Random(0)
+    chromium.get(f"{address}/docs/at_scale.html")
+    for _ in range(50):
+        n, buckets = draw.randint(1, 4096), draw.randint(1, 40)
+        size, forward, backward, alpha, beta = (10 ** draw.uniform(-1, 3) for _ in range(5))
+        setting = {"n": n, "bytes": size, "buckets": buckets, "forward": forward}
+        setting |= {"backward": backward, "alpha": alpha, "beta": beta}
+        drawn = chromium.execute_script("return describe(arguments[0]).step", setting)
+        wanted = overlapped(n, size, buckets, forward, backward, alpha, beta)
+        assert drawn == pytest.approx(wanted, rel=1e-9)
+
+
+@NEEDS_BROWSER
+def test_a_slider_of_the_model_changes_its_words(chromium, address):
+    chromium.get(f"{address}/docs/at_scale.html")
+    said = "return document.querySelector('.model [aria-live]').textContent"
+    before = chromium.execute_script(said)
+    chromium.find_element("css selector", ".model input[name=n]").send_keys(Keys.ARROW_RIGHT)
+    after = chromium.execute_script(said)
+    assert "8 rank(s)" in before and "16 rank(s)" in after
+
+
+@NEEDS_BROWSER
+def test_the_search_of_a_site_opened_as_a_file(chromium, site):
+    chromium.get(f"{site.as_uri()}/search.html?q=nccl+timeout")
+    WebDriverWait(chromium, 60).until(
+        lambda _: chromium.find_elements("css selector", "#search-results li")
+    )
+    assert not [one for one in chromium.get_log("browser") if one["level"] == "SEVERE"]
+
+
 @NEEDS_BROWSER
 def test_what_the_search_shows(chromium, address):
     chromium.get(f"{address}/search.html?q=ring+all-reduce")
@@ -277,8 +353,6 @@ def test_what_the_search_shows(chromium, address):
 
 
 def results(chromium):
-    from selenium.webdriver.support.ui import WebDriverWait
-
     shown = """const found = [...document.querySelectorAll("#search-results li")];
         return found.every(one => one.querySelector(".context")) && found.length
             ? found.map(one => [one.querySelector("a").getAttribute("href"), one.innerText]) : 0"""

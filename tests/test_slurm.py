@@ -95,7 +95,7 @@ def test_every_task_becomes_the_rank_that_it_is(cluster):
 @pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
 def test_told_in_the_middle_of_an_epoch_all_ranks_save_and_resume_with_the_next_step(cluster, job):
     job, *options = job.split()
-    command = ["sbatch", "--parsable", "--nodelist=host0", "--export=ALL,SCRIPT=save_in_time.py"]
+    command = ["sbatch", "--parsable", "--nodelist=host0", "--export=ALL,SCRIPT=resume.py"]
     command = [*command, *options, f"05_multinode/launch/{job}", "--steps=300", "--pause=0.05"]
     undisturbed, told = (cluster.run(" ".join(command)).strip() for _ in range(2))
     wait_for(lambda: "0 of 300 steps done" in cluster.output(told), PATIENCE)
@@ -112,7 +112,7 @@ def test_told_in_the_middle_of_an_epoch_all_ranks_save_and_resume_with_the_next_
 @pytest.mark.timeout(600)
 def test_told_by_a_preemption_a_job_saves_in_time(cluster):
     """A job in the partition `urgent` needs all CPUs of the two nodes."""
-    nodes = "--nodelist=host[0-1] --export=ALL,SCRIPT=save_in_time.py"
+    nodes = "--nodelist=host[0-1] --export=ALL,SCRIPT=resume.py"
     job = f"sbatch --parsable {nodes} 05_multinode/launch/job.sbatch --steps=300 --pause=0.05"
     job = cluster.run(job).strip()
     wait_for(lambda: "0 of 300 steps done" in cluster.output(job), PATIENCE)

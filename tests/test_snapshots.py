@@ -1,6 +1,6 @@
 """Stage 5's snapshots: killed anywhere and started again, a run ends as if nothing had happened.
 
-train.py saves one after every epoch, resume.py after every step, save_in_time.py when it is told.
+train.py saves one after every epoch, resume.py after every step, or when it is told to stop.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from conftest import LINUX, ROOT, draw_digits, family, record_of, wait_for_line
+from conftest import LINUX, draw_digits, family, record_of, wait_for_line
 from killed_ranks import distance
 
 from benchmarks.common import on_ranks
@@ -207,23 +207,22 @@ def test_a_run_does_not_begin_over_a_damaged_snapshot(alone, tmp_path, capsys):
     for content in damaged(path):
         path.write_bytes(content)
         with pytest.raises(SystemExit) as stopped:
-            resume.run(path)
+            resume.Training(path)
         assert stopped.value.code == 2 and path.read_bytes() == content
-        assert capsys.readouterr().err == "resume.py: error: s is damaged on a node\n"
+        assert capsys.readouterr().err == "resume: error: s is damaged on a node\n"
 
 
 def test_told_to_stop_it_saves_and_resumes_with_the_next_step(alone, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "05_multinode")
-    script = importlib.import_module("05_multinode.save_in_time")
-    assert script.any_rank([signal.SIGTERM]) and not script.any_rank([])
+    assert resume.any_rank([signal.SIGTERM]) and not resume.any_rank([])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def run(name, told=()):
         args = argparse.Namespace(snapshot=tmp_path / name, steps=6, pause=0)
         answers = itertools.chain(told, itertools.repeat(False))
-        monkeypatch.setattr(script, "any_rank", lambda told: next(answers))
-        script.run(args, [])
+        monkeypatch.setattr(resume, "any_rank", lambda told: next(answers))
+        resume.save_in_time(args)
         return capsys.readouterr().out.splitlines()
 
-    assert run("told", [False] * 3 + [True])[1] == "save_in_time: told to stop, saved after step 3"
+    assert run("told", [False] * 3 + [True])[1] == "resume: told to stop, saved after step 3"
     begun, end = run("told")
-    assert begun == "save_in_time: 1 rank(s), 3 of 6 steps done" and end == run("undisturbed")[1]
+    assert begun == "resume: 1 rank(s), 3 of 6 steps done" and end == run("undisturbed")[1]

@@ -1,9 +1,12 @@
 """Gradient accumulation under DDP: what no_sync saves, and how it goes wrong, in numbers.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/accumulation.py
+torchrun --standalone --nproc-per-node 2 docs/examples/accumulation.py --time
 """
 
 import os
+import sys
+import time
 from contextlib import nullcontext
 from functools import partial
 
@@ -46,20 +49,20 @@ WAYS = {
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
+    dist.init_process_group("gloo")  # on CPUs even if there are GPUs: the counts are the same
+    report = print if dist.get_rank() == 0 else lambda *_: None
+    if sys.argv[1:] == ["--time"]:
+        return measure(report)
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
     steps = [draw(seed) for seed in range(STEPS)]
     whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # all ranks' data as one batch
     expected = train(make_model(), accumulate, whole)  # one process, without DDP
     own = [list(zip(x[dist.get_rank()], y[dist.get_rank()])) for x, y in steps]
-    if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} ranks, {MICRO_BATCHES} micro-batches per optimizer step")
-        print(f"{'':28}  all-reduced per step   largest difference of a weight")
-        print(f"{'':28}  {'buckets':>8} {'KiB':>11}   to one process  between ranks")
+    report(f"{dist.get_world_size()} ranks, {MICRO_BATCHES} micro-batches per optimizer step")
+    report(f"{'':28}  all-reduced per step   largest difference of a weight")
+    report(f"{'':28}  {'buckets':>8} {'KiB':>11}   to one process  between ranks")
     for name, way in WAYS.items():
-        line = examine(way, own, expected)
-        if dist.get_rank() == 0:
-            print(f"{name:28}  {line}")
+        report(f"{name:28}  {examine(way, own, expected)}")
 
 
 def examine(way, steps, expected):
@@ -110,6 +113,26 @@ def draw(seed):
     return x, x.sin()
 
 
+def measure(report, rounds=10):
+    """Time an optimizer step of a model of 8 MiB, with and without no_sync."""
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.Tanh(), nn.Linear(1024, 1024))
+    ddp_model, x = DistributedDataParallel(model), torch.randn(16, 1024)
+    report("8 MiB of gradients, 16 samples per micro-batch and rank")
+    report(f"ms per optimizer step, min to max of {rounds}")
+    report(f"micro-batches {'with no_sync':>20} {'without no_sync':>20}")
+    for number in (1, 2, 4, 8):
+        seconds = {"no_sync for all but the last": [], "without no_sync": []}
+        for _ in range(rounds + 1):
+            for name in seconds:  # interleaved: both meet the same noise
+                start = time.perf_counter()
+                train(ddp_model, WAYS[name], [[(x, x)] * number])
+                seconds[name].append(time.perf_counter() - start)
+        own = [[1000 * second for second in way[1:]] for way in seconds.values()]  # 1: warm-up
+        cells = [f"{min(way):.1f} to {max(way):.1f}" for way in own]
+        report(f"{number:13} {cells[0]:>20} {cells[1]:>20}")
+
+
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # main has returned, and DDP was freed with it

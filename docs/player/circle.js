@@ -110,7 +110,10 @@ export class Circle {
     const contents = this.ranks.map((rank) => range(this.chunks).map(() => own(rank)));
     const sent = this.ranks.map(() => 0);
     const flying = new Map();
-    for (const { what, message, adds } of this.events.slice(0, step)) {
+    const moves = this.events
+      .slice(0, step)
+      .flatMap(({ what, messages, adds }) => messages.map((message) => ({ what, message, adds })));
+    for (const { what, message, adds } of moves) {
       const pair = `${message.from}-${message.to}`;
       if (what === "sent") {
         sent[message.from] += message.bytes;
@@ -140,8 +143,8 @@ export class Circle {
   drawStep(step) {
     const { contents, sent, flying } = this.state(step);
     Object.assign(this, { step, flying });
-    const { what, message } = this.events[step - 1] || {};
-    const arrived = what === "received" ? message : {};
+    const { what, messages } = this.events[step - 1] || {};
+    const arrived = what === "received" ? messages : [];
     for (const [rank, box] of this.boxes.entries()) {
       box.sent.textContent = say("sent", { bytes: figure(sent[rank]) });
       for (const [chunk, { frame, slots }] of box.rows.entries()) {
@@ -149,16 +152,23 @@ export class Circle {
         slots.forEach((slot, of) => slot.classList.toggle("on", held[of] > 0));
         const whole = held.every((times) => times > 0);
         frame.classList.toggle("whole", whole);
-        frame.classList.toggle("changed", arrived.to === rank && arrived.chunk === chunk);
+        const changed = arrived.some((one) => one.to === rank && one.chunk === chunk);
+        frame.classList.toggle("changed", changed);
       }
     }
     for (const [pair, { group, pill, words }] of Object.entries(this.arrows)) {
       const message = flying.get(pair);
       for (const one of [group, pill]) one.classList.toggle("flying", Boolean(message));
-      group.classList.toggle("arrived", pair === `${arrived.from}-${arrived.to}`);
+      const came = arrived.some(({ from, to }) => pair === `${from}-${to}`);
+      group.classList.toggle("arrived", came);
       if (!message) continue;
       words[0].textContent = say(this.chunks > 1 ? "chunk" : "vector", message);
       words[1].textContent = `${figure(message.bytes)} B`;
     }
   }
+}
+
+function chip(x, y, rank) {
+  const style = `fill: var(--rank-${rank})`;
+  return rect(x, y, 11, 11, { rx: 2, class: "chip", style });
 }

@@ -108,9 +108,9 @@ export class Lanes {
     row.y = this.height;
     this.height += row.height + 4;
     const y = row.y + (narrow ? -above : row.height / 2 + 4);
-    const place = { x: row.begins ? 18 : 2, y, class: row.begins ? "rank" : "quiet" };
+    const place = { x: 2, y, class: row.begins ? "rank" : "quiet" };
     row.words = svg("text", place, row.label);
-    return row.begins ? [chip(2, y - 10, row.rank), row.words] : [row.words];
+    return [row.words];
   }
 
   bar(row, { what, from, to, word }) {
@@ -198,9 +198,4 @@ function waitThenSend({ from, to }, buckets) {
     { what: "waits", from, to: sends },
     { what: "exposed", from: sends, to },
   ];
-}
-
-export function chip(x, y, rank) {
-  const style = `fill: var(--rank-${parseInt(rank, 10)})`;
-  return rect(x, y, 11, 11, { rx: 2, class: "chip", style });
 }

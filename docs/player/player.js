@@ -57,7 +57,6 @@ class Player {
     for (const part of root.querySelectorAll("[data-part]")) this[part.dataset.part] = part;
     this.menu.append(...this.groups());
     this.listen();
-    this.show(this.first, 0);
     this.follow();
     if ("moves" in root.dataset && !CALM.matches) this.playTo(this.events.length);
   }
@@ -97,8 +96,9 @@ class Player {
       this.show(name, parts.get("step") || 0);
       const { top, bottom } = this.stage.getBoundingClientRect();
       if (top < 0 || bottom > innerHeight) this.root.scrollIntoView();
-    } else if (location.hash.length < 2) {
-      this.show(this.first, 0);
+    } else if (location.hash.length < 2 || !this.name) {
+      const frames = Object.values(window.stories).flat(); // amid a story it opens at its own frame
+      this.show(this.first, frames.find(([name]) => name === this.first)?.[1] || 0);
     }
   }
 
@@ -165,7 +165,7 @@ class Player {
 
   // ---- the story: what there is to see, frame by frame, through several recordings
 
-  /** [the frame to show, has the recording come to it]; before its first frame it shows that one. */
+  /** [the frame, has the recording come to it]; before its first frame there is nothing to say. */
   frameNow() {
     const own = ([name]) => name === this.name;
     const now = this.story.findLastIndex(
@@ -178,7 +178,8 @@ class Player {
     const [now, reached] = this.frameNow();
     this.caption.hidden = now < 0;
     if (this.caption.hidden) return;
-    const text = fill(this.story[now][2 + LANGUAGE], figuresOf(this.recording));
+    const words = reached ? this.story[now][2 + LANGUAGE] : "";
+    const text = fill(words, figuresOf(this.recording));
     if (text !== this.tale.textContent) this.tale.textContent = text;
     this.place.textContent = say("frame", { number: now + 1, count: this.story.length });
     this.previous.disabled = now === 0;

@@ -48,7 +48,7 @@ export function clock(microseconds, end, digits = 3) {
 /** May its times be shown? Ranks that share cores show an order, and no durations. Failures are
     about timeouts and waits of tenths of a second. */
 export function timed({ kind, about, ranks }) {
-  if (kind === "compare") return false; // its axis is no time
+  if (kind === "compare" || kind === "all_reduce") return false; // their steps are no times
   return kind === "failure" || parseInt(about.machine, 10) >= 2 * ranks.length;
 }
 
@@ -107,22 +107,35 @@ function bucketEvents({ rank, marks }, { bucket, left, joined, arrived, bytes })
   ];
 }
 
-function allReduceEvents({ messages, chunks }) {
-  return messages.flatMap((message) => {
-    const { from, to, chunk, phase, contents, sent, received } = message;
-    const same = messages.filter((one) => one.phase === phase && one.from === from);
-    const round = same.filter((one) => one.sent <= sent).length;
-    const whose = range(contents.length).filter((rank) => contents[rank]);
+/** In a ring one event is one round of all ranks; through one rank, messages come one by one. */
+function allReduceEvents(recording) {
+  const { messages } = recording;
+  const turns = recording.choices.way === "ring" ? roundsOf(recording) : messages.map((one) => [one]);
+  const part = turns[0].length > 1 ? "round" : "vector";
+  return turns.flatMap((own, i) => {
+    const [{ from, to, chunk, phase, contents, bytes }] = own;
+    const same = turns.filter(([one]) => one.phase === phase);
     const adds = phase.startsWith("reduce");
-    const values = { from, to, phase, chunk, round, rounds: same.length, whose: whose.join(", ") };
-    values.bytes = figure(message.bytes);
-    const part = chunks.length > 1 ? "chunk" : "vector";
-    const then = adds ? "adds" : "keeps";
+    const values = { from, to, phase, chunk, round: same.indexOf(own) + 1, rounds: same.length };
+    values.whose = range(contents.length).filter((rank) => contents[rank]).join(", ");
+    values.bytes = figure(bytes);
+    values.each = own.map((one) => say("round-part", one)).join(", ");
+    const [sent, received] = part === "round" ? [2 * i + 1, 2 * i + 2] : [own[0].sent, own[0].received];
+    const shown = own.map((message) => ({ ...message, sent, received }));
     return [
-      event(sent, "sent", `sends-${part}`, values, { message, adds }),
-      event(received, "received", `${then}-${part}`, values, { message, adds }),
+      event(sent, "sent", `sends-${part}`, values, { messages: shown, adds }),
+      event(received, "received", `${adds ? "adds" : "keeps"}-${part}`, values, { messages: shown, adds }),
     ];
   });
+}
+
+/** The messages of a ring, round by round: the nth that each rank sends. A rank that is ahead sends
+    its next one before the others are done, so rounds are an order and no times. */
+function roundsOf({ ranks, messages }) {
+  const sentBy = ranks.map((_, rank) =>
+    messages.filter(({ from }) => from === rank).sort((a, b) => a.sent - b.sent),
+  );
+  return sentBy[0].map((_, i) => sentBy.map((own) => own[i]));
 }
 
 function failureEvents({ ranks }) {

@@ -3,8 +3,9 @@
 The pages are those that GitHub shows, where they lie: Markdown, the notebooks with the outputs that
 are committed (nothing is run here), and the scripts. hooks.py has the little that Sphinx lacks for
 this, navigation.yml the order of the pages. REPOSITORY_URL=https://... switches on the links to the
-repository and to Colab. SITE_URL=https://.../ is where the site will stand: the picture of a shared
-link has to be a whole address. Without them nothing on the site names an address of its own.
+repository and to Colab. SITE_URL=https://.../ is where the site will stand: canonical links, the
+sitemap, 404.html and the picture of a shared link need whole addresses. Without them nothing on the
+site names an address of its own.
 """
 
 import os
@@ -12,15 +13,21 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY_URL = os.environ.get("REPOSITORY_URL", "")
-sys.path[:0] = [str(HERE), str(HERE.parent.parent)]  # hooks.py, and the tools that it uses
+REPOSITORY_URL = os.environ.get("REPOSITORY_URL", "").rstrip("/")
+SITE_URL = os.environ.get("SITE_URL", "")
+sys.path.insert(0, str(HERE))  # hooks.py
 
 project = "Data-parallel training in PyTorch"
 html_title = project
-language = "en"  # translate.py sets zh_CN for Chinese
-gettext_compact = False  # a catalogue per page
+language = "en"
 
 extensions = ["myst_nb", "sphinx_copybutton", "hooks"]
+if SITE_URL:
+    extensions.append("sphinx_sitemap")
+    html_baseurl = SITE_URL
+    sitemap_url_scheme = "{link}"
+    html_additional_pages = {"404": "404.html"}
+    html_extra_path = ["static/robots.txt"]
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 source_suffix |= dict.fromkeys((".py", ".diff", ".sh", ".sbatch", ".yaml"), "script")
@@ -50,14 +57,15 @@ html_js_files = ["site.js"]  # and on some pages more: see hooks.complete_page
 html_use_index = False  # there is nothing in it
 html_show_copyright = False
 html_context = {"default_mode": "auto"}  # light or dark: as the reader's system
-html_context["base_url"] = os.environ.get("SITE_URL", "")
+html_context["base_url"] = SITE_URL
 html_sourcelink_suffix = ""  # a notebook is downloaded as .ipynb
 html_theme_options = {
     "navbar_persistent": [],  # the default adds a second search field, an empty one
-    "article_header_end": ["language.html", "article-header-buttons.html"],
     "footer_content_items": ["tested.html"],
     "repository_url": REPOSITORY_URL,
     "repository_branch": "main",
     "use_repository_button": bool(REPOSITORY_URL),
+    "use_edit_page_button": bool(REPOSITORY_URL),
+    "use_issues_button": bool(REPOSITORY_URL),
     "launch_buttons": {"colab_url": "https://colab.research.google.com"} if REPOSITORY_URL else {},
 }

@@ -1,13 +1,15 @@
 """Average gradients with hooks, as DDP does
 
-The chain, first step. Here is the naive average: after the backward pass, one all_reduce for each
-gradient, and the ranks only wait. Start each call as soon as its gradient is there, while the
-backward pass goes on: then `step` need not average.
+This is the first step of the chain. The file has the naive average: after the backward pass it
+starts one all_reduce for each gradient, and the ranks only wait. Start each call during the
+backward pass, as soon as its gradient is there. Then `step` has nothing left to average. Do not use
+DDP.
 
-The number to reach: the first call begins before the backward pass ends. No DDP.
+The number to reach: the checker's model has 6 layers with 12 gradients. The calls for all layers
+but the first one must begin before the backward pass has computed the first layer's gradients.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/23_averaging_hook.py   # to play with
-python exercises/check.py 23
+torchrun --standalone --nproc-per-node 2 exercises/chain/23_averaging_hook.py  # try it out
+python exercises/check.py 23                                                   # is it right?
 """
 
 import torch
@@ -36,6 +38,6 @@ class Parallel:
 
 
 if __name__ == "__main__":
-    import play  # beside this file: trains a small model
+    import play  # next to this file: trains a small model
 
     play.main(Parallel)

@@ -1,13 +1,14 @@
 """Average many small gradients in few all_reduce calls: buckets
 
-The chain, second step. This is our file of 23; copy yours over it if you like. A call for each
-gradient costs more than its bytes; one call for all could start only at the end. Pack gradients, in
-the order in which they come, into buckets of at most cap_bytes, as DDP does.
+This is the second step of the chain. It is our file of 23; you may copy yours over it. A call for
+each gradient costs more than its bytes, and one call for all of them could start only at the end.
+Pack gradients into buckets of at most cap_bytes, in the order in which they come, as DDP does.
 
-The number to reach: 3 calls in a step instead of 12, where two layers fit into a bucket.
+The number to reach: the checker's model has 6 layers with 12 gradients. If two layers fit into a
+bucket, a step makes 3 calls. If one layer fits, it makes 6.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/24_buckets.py   # to play with
-python exercises/check.py 24
+torchrun --standalone --nproc-per-node 2 exercises/chain/24_buckets.py  # try it out
+python exercises/check.py 24                                            # is it right?
 """
 
 import torch
@@ -40,6 +41,6 @@ class Parallel:
 
 
 if __name__ == "__main__":
-    import play  # beside this file: trains a small model
+    import play  # next to this file: trains a small model
 
     play.main(Parallel)

@@ -1,13 +1,14 @@
 """Overlap communication with the backward pass
 
-The chain, third step. This is our file of 24; copy yours over it if you like. Each call begins in
-the backward pass, but the backward pass waits until it is done. Let both go on at a time.
+This is the third step of the chain. It is our file of 24; you may copy yours over it. Each call
+begins during the backward pass, but the backward pass waits until the call is done. Let both run at
+the same time.
 
-The number to reach: of the milliseconds that the calls take on the checker's simulated link, less
-than half are exposed: waited for.
+The number to reach: the calls take some milliseconds on the checker's simulated link. The step must
+wait for less than half of them (exposed communication).
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/25_overlap.py   # to play with
-python exercises/check.py 25
+torchrun --standalone --nproc-per-node 2 exercises/chain/25_overlap.py  # try it out
+python exercises/check.py 25                                            # is it right?
 """
 
 import torch
@@ -51,6 +52,6 @@ class Parallel:
 
 
 if __name__ == "__main__":
-    import play  # beside this file: trains a small model
+    import play  # next to this file: trains a small model
 
     play.main(Parallel)

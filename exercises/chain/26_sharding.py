@@ -1,13 +1,15 @@
 """ZeRO-2: shard gradients and optimizer state, by reduce-scatter
 
-The chain, last step. This is our file of 25; copy yours over it if you like. Each rank makes the
-same Adam step for all parameters, and keeps the same two numbers for each of them. Let each rank
-update one N-th of every bucket: reduce-scatter in place of all-reduce, all-gather after the step.
+This is the last step of the chain. It is our file of 25; you may copy yours over it. Each rank
+makes the same Adam step for all parameters, and keeps the same two numbers for each of them. Let
+each rank update only one N-th of every bucket: use reduce-scatter in place of all-reduce, and
+all-gather after the step.
 
-The number to reach: one N-th of Adam's state on each of N ranks, without more bytes on the link.
+The number to reach: each of N ranks keeps one N-th of Adam's state, and no more bytes than before
+are sent.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/26_sharding.py   # to play with
-python exercises/check.py 26
+torchrun --standalone --nproc-per-node 2 exercises/chain/26_sharding.py  # try it out
+python exercises/check.py 26                                             # is it right?
 """
 
 import torch
@@ -55,6 +57,6 @@ class Parallel:
 
 
 if __name__ == "__main__":
-    import play  # beside this file: trains a small model
+    import play  # next to this file: trains a small model
 
     play.main(Parallel)

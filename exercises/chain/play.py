@@ -2,7 +2,6 @@
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group: docs/backends.md says why
 import torch.nn as nn
 
 

@@ -2,12 +2,6 @@
 
 from exercises.checks import chain
 
-HINTS = (
-    "Who waits for whom between the start of a call and the next layer's backward pass?",
-    "dist.all_reduce(flat, async_op=True) returns at once; its wait() returns when it is done. "
-    "What counts is not how long the calls take, but how long the step waits for them.",
-    "Keep (work, flat, bucket) in a list; in `step`, work.wait() and copy the parts back.",
-)
 CASES, observe, figures = chain.CAPS, chain.observe, chain.figures
 
 

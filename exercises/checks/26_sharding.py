@@ -4,15 +4,6 @@ from exercises.checks import chain
 from exercises.checks.chain import LAYER, LAYERS
 
 PADDING = 1024  # bytes that rounding up may cost
-HINTS = (
-    "Which gradients does a rank need that updates one N-th of each bucket? Who needs what after?",
-    "An all-reduce is a reduce-scatter and an all-gather; with the step between the two, a rank "
-    "needs the gradients and Adam's state of its shard only. dist.reduce_scatter_single(shard, "
-    "flat) (before PyTorch 2.14: reduce_scatter_tensor) gives each rank its part of the sum; "
-    "dist.all_gather_single collects the updated parts.",
-    "Make the buckets at the start: a flat, padded copy of their parameters, and a Parameter of "
-    "this rank's chunk of it, for Adam. When all gradients of a bucket are there: reduce-scatter.",
-)
 observe, figures = chain.observe, chain.figures
 
 

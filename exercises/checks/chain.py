@@ -1,8 +1,9 @@
-"""What the checks of the chain share: a simulated link, and the figures of a step beside DDP's.
+"""What the checks of the chain share: a simulated link, and the figures of a step next to DDP's.
 
-No time is measured. The backward pass of a layer takes BACKWARD ms on a clock of ours; one link
-carries one call after another, each for LATENCY + bytes / BANDWIDTH, and who waits for a call waits
-on that clock. All-reduce moves 2 (N - 1) / N of its bytes, as in a ring, others half of that.
+No time is measured, it is counted on a clock of ours. The backward pass of a layer takes BACKWARD
+ms. One link carries one call after another, each for LATENCY + bytes / BANDWIDTH, and a rank that
+waits for a call waits on that clock. All-reduce moves 2 (N - 1) / N of its bytes, as in a ring, and
+other calls half of that. DDP runs on the same batches: its weights are the right ones.
 """
 
 import torch
@@ -12,14 +13,8 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from exercises.checks.common import (
-    Collectives,
-    Waited,
-    alone,
-    first_difference,
-    parameters,
-    together,
-)
+from exercises.checks.common import Collectives, Waited, Watch
+from exercises.checks.judge import differs
 
 LAYERS, WIDTH, STEPS, LR = 6, 16, 4, 0.01
 BACKWARD, LATENCY, BANDWIDTH = 1.0, 0.2, 4096  # ms, ms, bytes per ms
@@ -38,15 +33,14 @@ class Link(Collectives):
         self.calls.clear()
         self.waited = set()
         self.now = self.free = self.busy = 0.0
-        self.computed, self.first = 0.0, None
+        self.computed, self.begun = 0.0, []  # ms of the backward pass, also before each call
 
     def layer(self, _=None):
         self.now += BACKWARD
         self.computed += BACKWARD
 
     def started(self, name, size, work):
-        if self.first is None:
-            self.first = self.computed
+        self.begun.append(self.computed)
         share = (1 + ("allreduce" in name)) * (dist.get_world_size() - 1) / dist.get_world_size()
         took = LATENCY + share * size / BANDWIDTH
         self.busy += took
@@ -61,7 +55,7 @@ class Link(Collectives):
     def figures(self) -> dict:
         """Of the step: the last of its calls has to be over before the next step begins."""
         exposed = max(self.now, self.free) - self.computed
-        found = dict(calls=list(self.calls), first=self.first, busy=self.busy, exposed=exposed)
+        found = dict(calls=list(self.calls), begun=self.begun, busy=self.busy, exposed=exposed)
         return found | {"waited": len(self.waited)}
 
 
@@ -106,15 +100,14 @@ def average(_, bucket):
 
 
 def run(called, model, step, link):
-    """The parameters after each step, and the figures of the last one."""
-    weights = [parameters(model)]
+    """What the steps add to the weights, and the figures of the last one."""
+    watch = Watch(model)
     for number in range(STEPS):
         link.clear()
         x, y = batch(number, dist.get_rank())
         F.mse_loss(called(x), y).backward()
         step()
-        weights.append(parameters(model))
-    return {"steps": weights} | link.figures()
+    return {"weights": watch.facts()} | link.figures()
 
 
 def state_bytes(optimizers):
@@ -123,28 +116,39 @@ def state_bytes(optimizers):
     return sum(v.nbytes for state in states for name, v in state.items() if name != "step")
 
 
-def one_process(world_size):
-    batches = [together(batch(step, r) for r in range(world_size)) for step in range(STEPS)]
-    return alone(make_model(0), batches, lr=LR, optimizer=torch.optim.Adam)
-
-
 # ---------------------------------------------------------------- what is asked of every step
 
 
 def judge(ranks):
-    """The weights are those of one process, by calls that begin before the backward pass ends."""
-    for number, rank in enumerate(ranks):  # first: without it the weights are right by luck
+    """The weights are those of DDP, and calls begin before the backward pass ends."""
+    for number, rank in enumerate(ranks):  # before the weights, which may be right by luck
         if late := len(rank["calls"]) - rank["waited"]:
             return f"rank {number} never waits for {late} of its calls: nothing says they are done"
-    if wrong := first_difference(ranks, one_process(len(ranks))):
+    weights = [rank["weights"] for rank in ranks]
+    if wrong := differs(weights, [rank["ddp"]["weights"] for rank in ranks], "DDP"):
         return wrong
     for number, rank in enumerate(ranks):
         if sum(size for _, size in rank["calls"]) < LAYERS * LAYER:
             return f"rank {number} has given its calls less than its {LAYERS * LAYER:,} bytes"
-        if rank["first"] >= LAYERS * BACKWARD:
+        if min(rank["begun"]) >= LAYERS * BACKWARD:
             return (
                 f"the weights are right, but the first call of rank {number} began after the whole "
                 f"backward pass: the gradients of the last layer were there long before"
+            )
+    return None
+
+
+def judge_each(ranks):
+    """All layers' gradients but those of the first leave before the backward pass is there."""
+    wanted = (LAYERS - 1) * LAYER
+    for number, rank in enumerate(ranks):
+        calls = list(zip(rank["begun"], rank["calls"]))
+        early = [size for begun, (_, size) in calls if begun < LAYERS * BACKWARD]
+        if sum(early) < wanted:
+            return (
+                f"rank {number}: {len(early)} of {len(calls)} calls begin before the backward pass "
+                f"has reached the first layer. They have {sum(early):,} bytes; the gradients of "
+                f"the other layers, {wanted:,} bytes, are there by then"
             )
     return None
 
@@ -173,13 +177,14 @@ def judge_exposed(ranks):
 
 
 def figures(rank, *_):
-    """Of the last step of rank 0, beside DDP with buckets of the same size."""
+    """Of the last step of rank 0, next to DDP with buckets of the same size."""
     whole = 2 * LAYERS * LAYER  # Adam's state: two numbers for each parameter
     lines = ["a step of rank 0     calls    bytes   first call at   exposed   Adam's state"]
     for name, step in (("yours", rank), ("DDP", rank["ddp"])):
         given = sum(size for _, size in step["calls"])
+        first = min(step["begun"], default=0)
         lines.append(
-            f"{name:<19} {len(step['calls']):>6} {given:>8,} {step['first'] or 0:>12.1f} ms "
+            f"{name:<19} {len(step['calls']):>6} {given:>8,} {first:>12.1f} ms "
             f"{step['exposed']:>6.1f} ms {step.get('state', whole):>8,} bytes"
         )
     return "\n".join(lines)

@@ -1,13 +1,17 @@
-"""What the checks share: data, what a rank has seen, and how its steps differ from one process."""
+"""What the checks share: data, and what a rank has done with it."""
 
-import random
 import re
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-import torch.nn.functional as F
 from torch.utils.data import TensorDataset
+
+from exercises.checks import ranks
+from exercises.checks.judge import MOST
+
+ROWS = f"the rows given to the model of each rank{MOST}"
 
 
 def numbered(count: int) -> TensorDataset:
@@ -23,11 +27,6 @@ def rank_data(rank: int, rows: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     return x, x.sum(1, keepdim=True) * (1 + rank)
 
 
-def together(parts) -> list[torch.Tensor]:
-    """[(x, y) of each rank] -> x and y of one process that has the data of all ranks."""
-    return [torch.cat(same) for same in zip(*parts)]
-
-
 def linear(seed: int, inputs: int = 2, outputs: int = 1) -> nn.Module:
     """A linear model in float64 whose weights are drawn from the seed."""
     torch.manual_seed(seed)
@@ -39,11 +38,9 @@ def batchnorm_model(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 
 
-def secret_seed() -> int:
-    """A new number in each run, the same on all ranks: no answer can know the case beforehand."""
-    seed = [random.SystemRandom().randrange(10**6)]
-    dist.broadcast_object_list(seed, src=0)
-    return seed[0]
+def secret(*case) -> torch.Generator:
+    """Draws other numbers in each run, the same for both files: no answer can know them."""
+    return torch.Generator().manual_seed(hash((ranks.SEED, *case)) % 2**63)
 
 
 # ---------------------------------------------------------------- what a rank has done
@@ -69,15 +66,20 @@ class Watch:
     """Notes the parameters of a model before each forward pass, and the rows it is given."""
 
     def __init__(self, model: nn.Module):
-        self.model, self.steps, self.rows = model, [], 0
+        self.model, self.states, self.rows = model, [], 0
         model.register_forward_pre_hook(self.note)
 
     def note(self, model, inputs):
-        self.steps.append(parameters(model))
+        self.states.append(parameters(model))
         self.rows += len(inputs[0])
 
-    def found(self) -> dict:
-        return {"steps": [*self.steps, parameters(self.model)], "rows": self.rows}
+    def facts(self) -> dict:
+        """What each step has added to the weights. A pass without a step after it is no step."""
+        states = [*self.states, parameters(self.model)]
+        steps = [b - a for a, b in pairwise(states) if not torch.equal(a, b)]
+        found = {"the weights before the first step": states[0]}
+        found |= {f"what step {n} adds to the weights": step for n, step in enumerate(steps, 1)}
+        return found | {"the number of steps": len(steps)}
 
 
 def parameters(model: nn.Module) -> torch.Tensor:
@@ -134,9 +136,6 @@ class Waited:
         return call
 
 
-POINT_TO_POINT = {"send", "recv", "recv_anysource"}  # isend, irecv, batch_isend_irecv: these, too
-
-
 def nbytes(value) -> int:
     """Of a tensor, or of all tensors in lists of them."""
     if isinstance(value, (list, tuple)):
@@ -144,87 +143,6 @@ def nbytes(value) -> int:
     return value.nbytes if torch.is_tensor(value) else 0
 
 
-# ---------------------------------------------------------------- what it is compared with
-
-
-def alone(
-    model, batches, loss=F.mse_loss, lr=0.1, optimizer=torch.optim.SGD, trained=None, max_norm=None
-) -> list[torch.Tensor]:
-    """The parameters of one process before its first step, and after each step.
-
-    Args:
-        trained: the part of the model that is trained, if it is not all of it.
-    """
-    optimizer = optimizer((trained or model).parameters(), lr=lr)
-    found = [parameters(model)]
-    for x, y in batches:
-        optimizer.zero_grad()
-        loss(model(x), y).backward()
-        if max_norm:
-            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        optimizer.step()
-        found.append(parameters(model))
-    return found
-
-
-def first_difference(
-    found: list[dict], wanted: list, unit: str = "step", rows: int | None = None
-) -> str | None:
-    """Where the "steps" of a rank, as Watch notes them, leave those of one process: in words.
-
-    If they do not: has a rank computed the others' data as well, so that it had more rows?
-    """
-    ranks = [rank["steps"] for rank in found]
-    for number, steps in enumerate(ranks):
-        if len(steps) != len(wanted):
-            times = f"{len(steps) - 1} times, not {len(wanted) - 1}"
-            return f"rank {number} called the model {times}"
-    for step, right in enumerate(wanted):
-        for number, steps in enumerate(ranks):
-            if not close(steps[step], right):
-                when = f"after {unit} {step}" if step else f"before the first {unit}"
-                at = ~torch.isclose(steps[step], right, rtol=1e-6, atol=1e-8)
-                few = digits(steps[step][at]) == digits(right[at])
-                shown = [digits(r[step][at], 10 if few else 4) for r in [*ranks, wanted]]
-                each = "; ".join(f"rank {n} has {one}" for n, one in enumerate(shown[:-1]))
-                return (
-                    f"the weights {when}, where they differ: {each}. One process with the data of "
-                    f"all ranks has {shown[-1]}{how_far(number, steps, wanted, step)}"
-                )
-    for number, rank in enumerate(found):
-        if rows is not None and rank["rows"] > rows:
-            return (
-                f"the result is right, but the model of rank {number} was given {rank['rows']} "
-                f"rows in all; with its own data alone they are {rows}"
-            )
-    return None
-
-
-def how_far(number: int, steps: list, wanted: list, step: int) -> str:
-    """If a step went the right way, but not as far: how far it went."""
-    if step == 0:
-        return ""
-    change, right = steps[step] - steps[step - 1], wanted[step] - wanted[step - 1]
-    factor = (change @ right / (right @ right)).item() if right.any() else 1.0
-    if not close(change, factor * right):
-        return ""
-    return f": rank {number} moved {factor:.2f} times as far"
-
-
 def close(one, other) -> bool:
     """Equal up to rounding; a count may have been float32."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-6, atol=1e-8)
-
-
-# ---------------------------------------------------------------- words
-
-
-def some(values, most: int = 6) -> str:
-    """The first of some values, as text: '3, 17, 4, ...'."""
-    values = list(values)
-    return ", ".join(map(str, values[:most])) + (", ..." if len(values) > most else "")
-
-
-def digits(tensor, count: int = 4) -> str:
-    """The first numbers of a tensor, as text: '[0.1234, -1.5]'."""
-    return f"[{some([f'{number:.{count}g}' for number in tensor.flatten().tolist()], 4)}]"

@@ -1,17 +1,20 @@
 """Run `observe` of a check on real ranks (processes, gloo) in bounded time -> what each rank saw.
 
-It is called once, or for each of the check's CASES with what that has.
+It is called once, or once for each of the check's CASES.
 
-No bound is a time on the clock: a busy machine must not change a verdict. A rank that is done stays
-until all others are; the ranks are ended when none of those that are left has used the processor
-for IDLE seconds, or wanted to (they wait for one another; if they look now and then, after POLLS
-looks of ours at which none wanted to), or when one has used it for BUSY seconds, or printed more
-than FLOOD bytes.
+No bound is a time on the clock, because a busy machine must not change a verdict. A rank that is
+done stays until all others are done. The ranks are ended in three cases:
+
+- For IDLE seconds none of those that are left has used the processor, or wanted to: they wait for
+  one another. (Some look now and then. They are ended after POLLS looks at which none wanted to.)
+- One has used the processor for BUSY seconds.
+- One has printed more than FLOOD bytes.
 
 What `observe` returns travels as plain data: nothing of the reader's runs in the checker.
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import importlib
 import importlib.util
@@ -35,8 +38,9 @@ import psutil
 import torch
 import torch.distributed as dist
 
-IDLE, BUSY, FLOOD = 2.0, 60.0, 2_000_000  # seconds, seconds of processor time, bytes
+IDLE, BUSY, FLOOD = 2.0, 20.0, 2_000_000  # seconds, seconds of processor time, bytes
 POLLS = 600  # half a minute on an idle machine
+SEED = 0  # of this run; `common.secret` draws from it
 RUNS = psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP  # runs, or would if it were let
 PRELOADED = ["torch.distributed.nn", "torch._dynamo", "torch.optim", "exercises.checks.ranks"]
 
@@ -67,10 +71,6 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-class Verdict(Exception):
-    """Raised by a check that need not wait for the other ranks: the words of its verdict."""
-
-
 def plain(value):
     """The same value without the reader's classes: a NamedTuple is a tuple, others are text."""
     if isinstance(value, dict):
@@ -86,8 +86,9 @@ def plain(value):
     return value if value is None or isinstance(value, bool) else repr(value)
 
 
-def run(file: Path, check: Path, world_size: int) -> list[Rank]:
-    """Run the check's `observe` with the reader's file on so many ranks -> how each ended."""
+def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
+    """Run the check's `observe` with this file on so many ranks -> how each ended."""
+    adopt_orphans()
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":  # PyTorch is imported once, then forked
         context.set_forkserver_preload(PRELOADED)
@@ -95,8 +96,9 @@ def run(file: Path, check: Path, world_size: int) -> list[Rank]:
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the checker's alone
         forkserver.ensure_running()
         signal.signal(signal.SIGINT, handler)
+    before = {child.pid for child in psutil.Process().children()}  # the server is among them
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        arguments = (world_size, Path(folder), file, check)
+        arguments = (world_size, Path(folder), file, check, seed)
         processes = [
             context.Process(target=run_rank, args=(n, *arguments)) for n in range(world_size)
         ]
@@ -106,18 +108,22 @@ def run(file: Path, check: Path, world_size: int) -> list[Rank]:
             reasons = watch(processes, Path(folder))
         finally:
             for process in processes:
-                kill(process.pid)
-        for process in processes:
-            process.join()
+                if process.pid:
+                    kill(process.pid)
+                    process.join()
+            for child in psutil.Process().children():
+                if child.pid not in before:  # of a rank that has died
+                    kill(child.pid)
         return [describe(n, Path(folder), file, reasons.get(n)) for n in range(world_size)]
 
 
 # ---------------------------------------------------------------- in a rank
 
 
-def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> None:
+def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path, seed: int) -> None:
     if sys.platform != "win32":
-        os.setsid()  # what the reader's code starts is ended with it
+        os.setsid()  # what the reader's code starts is ended with it,
+        adopt_orphans()  # even if that calls setsid, too
         faulthandler.register(signal.SIGUSR1, file=open(folder / f"{rank}.stack", "w"))
     threading.Thread(target=end_with_the_checker, daemon=True).start()
     output = os.open(folder / f"{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -125,7 +131,8 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) 
     os.dup2(output, 2)
     sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
     os.chdir(folder)
-    result = {}
+    global SEED
+    SEED, result = seed, {}
     try:
         result["values"] = plain(observe(rank, world_size, folder, file, check))
     except BaseException as error:  # SystemExit, too: the rank has left
@@ -142,9 +149,13 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path) 
 def end_with_the_checker() -> None:
     """No rank outlives the checker, not even if that is killed."""
     multiprocessing.parent_process().join()
-    if sys.platform != "win32":
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+    kill(os.getpid())
+
+
+def adopt_orphans() -> None:
+    """From now on, what a child has started becomes our child when that child ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> list:
@@ -231,18 +242,26 @@ def stacks(ranks: list[int], processes: list, folder: Path, reason: str) -> dict
     return dict.fromkeys(ranks, reason)
 
 
-def kill(pid: int | None) -> None:
-    """End a rank and all that it has started."""
-    if pid is None:
-        return
+def kill(pid: int) -> None:
+    """End a rank and all that it has started, those first: their children become its own."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        for member in [*process.children(recursive=True), process]:
-            with contextlib.suppress(psutil.Error):
-                member.kill()
+        for _ in range(1000):
+            if all([ended(child) for child in process.children(recursive=True)]):
+                break
+        process.kill()
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
+
+
+def ended(process: psutil.Process) -> bool:
+    """Was it at its end before this call, which ends it?"""
+    with contextlib.suppress(psutil.Error):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            process.kill()
+            return False
+    return True
 
 
 def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
@@ -265,7 +284,8 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
 
 # ---------------------------------------------------------------- in words
 
-ALONE = ("NotImplementedError: ", "Verdict: ")  # raised by a stub, or a check: need no place
+STUB = "NotImplementedError: "
+RENAMED = re.compile(r"AttributeError: module '\d\d_\w+' has no attribute '(\w+)'")
 
 
 def failure(seen: list[Rank]) -> str | None:
@@ -280,8 +300,10 @@ def failure(seen: list[Rank]) -> str | None:
         if rank.end == "computes":
             spent = f"{BUSY:.0f} s of processor time"
             return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
-        if rank.message.startswith(ALONE):
-            return rank.message.partition(": ")[2]
+        if rank.message.startswith(STUB):
+            return rank.message.removeprefix(STUB)
+        if name := RENAMED.match(rank.message):
+            return f"the file has no `{name[1]}` any more: keep the name `{name[1]}`"
         if rank.end == "raised":
             return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
     if all(rank.end == "finished" for rank in seen):

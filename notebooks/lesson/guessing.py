@@ -1,12 +1,16 @@
-"""Guess first: the text asks for a number, the cell that measures it shows the authors' guess."""
+"""Guess first: the text asks for a number, and the cell that measures it folds the answer."""
 
 from .showing import show
 
 
 def guessed(question: str, guess: float, measured: float, unit: str = "") -> None:
-    """Show what was measured beside what the authors had guessed before they measured it."""
-    both = f"the authors guessed {number(guess)}; measured: {number(measured)} {unit}".strip()
-    show(f"**{question}** {both}.")
+    """Show a folded answer: what was measured, and what the authors guessed before they measured.
+
+    question: says in a few words which number is meant; unit: stands after the measured number.
+    """
+    found = f"measured **{number(measured)}** {unit}".strip()
+    answer = f"{question} {found}. The authors guessed {number(guess)}."
+    show(f"<details><summary>Answer</summary>\n\n{answer}\n\n</details>")
 
 
 def number(value: float) -> str:

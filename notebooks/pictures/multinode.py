@@ -89,7 +89,7 @@ def nbytes(part):
     return sum(map(nbytes, inside))
 
 
-def begun_anew(distances: dict) -> None:
+def begun_again(distances: dict) -> None:
     rows = [["nothing", "0"]] + [[f"`{part}`", f"{far:.2g}"] for part, far in distances.items()]
-    lesson.table(["begun anew", "largest difference of a weight"], rows)
+    lesson.table(["as before the first step", "largest difference of a weight"], rows)
     assert all(far > 1e-3 for far in distances.values())

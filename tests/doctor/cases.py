@@ -1,10 +1,13 @@
 """What the doctor is tried on: per finding the smallest scripts that have it, and innocent ones.
 
-A case is a script of `scripts/` and a change of it. Its head says: finding | script | how the run
-goes | what is done. The change below has lines as they stand in the script (" "), lines that go
-("-") and lines that come ("+"); "@" alone begins the next place. Indentation is the script's.
+A case is a script of `scripts/` and a change of it. Its head says: findings | script | how the run
+goes | what is done. The first finding is the mistake, the others name it as well. The change below
+has lines as they stand in the script (" "), lines that go ("-") and lines that come ("+"). "@"
+alone begins the next place. Indentation is the script's.
 How a run goes: `twice` (first without the doctor, in the same folder), `alone` (needs --alone),
-a number (of ranks, if not 2), `fails` (ends with an error), `hangs`, `any` (one or the other).
+a number (of ranks, if not 2), `fails` (ends with an error), `hangs`, `any` (one or the other),
+`launched` (the mistake is in how ranks are started: test_doctor.py does that), `missed` (known: the
+doctor does not name it).
 """
 
 import argparse
@@ -16,7 +19,7 @@ from tabulate import tabulate
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-# finding: the least severity, the innocent script beside it
+# finding: the least severity, the innocent script next to it
 FINDINGS = {
     "same-data": ("wrong", "search"),
     "same-order": ("wrong", "own-shuffle"),
@@ -32,39 +35,25 @@ FINDINGS = {
     "uneven-steps": ("wrong", "join"),
     "accumulation-weight": ("check", "accumulated-rest"),
     "unequal-counts": ("check", "counted"),
-    "not-synced": ("wrong", "synced-in-each"),
+    "last-pass-not-synced": ("wrong", "synced-in-each"),
     "not-through-ddp": ("wrong", "gan"),
     "not-in-ddp": ("wrong", "frozen"),
-    "nothing-wraps": ("wrong", "local-sgd"),
+    "not-wrapped": ("wrong", "local-sgd"),
     "weights-differ": ("wrong", "fsdp2"),
     "clip-scaled": ("wrong", "as-it-is"),
-    "clip-before-average": ("check", "as-it-is"),
     "not-the-mean": ("check", "sum-of-gradients"),
-    "never-zeroed": ("check", "gan"),
-    "averaged-twice": ("wasteful", "averaged-at-the-end"),
-    "not-optimized": ("check", "frozen"),
-    "each-pass-synced": ("wasteful", "as-it-is"),
-    "gathered-without-history": ("check", "put-back"),
     "schedule-length": ("check", "per-step-schedule"),
     "buffers-differ": ("wrong", "synced-batches"),
-    "nothing-loaded": ("wrong", "backbone-loaded"),
     "restored-on-one-rank": ("wrong", "restored-then-sent"),
-    "written-by-several": ("check", "probe"),
     "crossed-order": ("wrong", "reduced-in-the-loop"),
     "one-rank-communicates": ("wrong", "evaluated-on-rank-0"),
-    "left-early": ("wrong", "early-stop"),
-    "hang": ("wrong", "store-wait"),
     "all-send-first": ("wrong", "messages"),
     "unused-parameters": ("wrong", "unused"),
     "fixed-port": ("check", "as-it-is"),
     "device-by-global-rank": ("wrong", "as-it-is"),
     "file-race": ("wrong", "lock"),
-    "too-many-threads": ("wasteful", "as-it-is"),
-    "too-much-communication": ("wasteful", "closure"),
-    "unused-without-need": ("wasteful", "unused"),
-    "workers-seeds": ("check", "workers"),
+    "same-worker-seeds": ("check", "workers"),
     "loss-of-one-rank": ("check", "progress"),
-    "evaluation-in-train-mode": ("wrong", "evaluated-on-all"),
     "zero-gradients": ("wrong", "frozen"),
 }
 
@@ -73,11 +62,15 @@ FINDINGS = {
 class Case:
     """A script, how it is started, how it ends, and what is to be said of it."""
 
-    finding: str  # a key of FINDINGS; for an innocent script its name
+    findings: list  # keys of FINDINGS; for an innocent script its name
     script: str
     options: set
     style: str
     source: str
+
+    @property
+    def finding(self):
+        return self.findings[0]
 
     @property
     def name(self):
@@ -102,7 +95,7 @@ def read(text):
         source = text_of(script)
         for there, then in places(change):
             source = changed(source, there, then, head)
-        cases.append(Case(finding, script, set(options.split()), style, source))
+        cases.append(Case(finding.split(), script, set(options.split()), style, source))
     return cases
 
 
@@ -116,7 +109,7 @@ def text_of(script):
 
 
 def places(change):
-    """The lines of a change -> for each place the lines that are there, those that shall be."""
+    """The lines of a change -> for each place the lines that are there, those that come."""
     there, then, come = [], [], False
     for line in [*change, "@"]:
         if there and (line == "@" or (come and line[0] != "+")):

@@ -21,14 +21,13 @@ import torch.distributed.nn
 import torch.multiprocessing as mp
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "doctor")]
 
 import cases  # noqa: E402
-
-from doctor import launch, watch  # noqa: E402
-from doctor.__main__ import diagnose  # noqa: E402
-from doctor.case import Case  # noqa: E402
-from doctor.record import S  # noqa: E402
+from ddp_doctor import launch, watch  # noqa: E402
+from ddp_doctor.__main__ import diagnose  # noqa: E402
+from ddp_doctor.case import Case  # noqa: E402
+from ddp_doctor.record import OUT  # noqa: E402
 
 PATIENCE = 3  # seconds in which all ranks wait: a hang
 LONGEST = 60  # seconds, a bound
@@ -38,16 +37,34 @@ def main(words):
     watch.install()
     innocent = "--innocents" in words
     words = [word for word in words if not word.startswith("-")]
+    lines = []
     for case in cases.innocents() if innocent else cases.mutants():
-        if not words or any(word in case.name for word in words):
+        if "launched" not in case.options and (not words or any(w in case.name for w in words)):
             started = time.monotonic()
             end, found, failed = judged(case)
             line = {"name": case.name, "seconds": round(time.monotonic() - started, 1)}
             line["ends_as_it_says"] = end in (case.options & {"fails", "hangs"} or {"ends"})
             line["ends_as_it_says"] |= "any" in case.options
+            line["labels"] = [] if innocent else case.findings
+            line["named"] = any(one.key in line["labels"] for one in found)
+            line["missed"] = "missed" in case.options
             line["findings"] = [(one.severity, one.key, one.at, one.seen) for one in found]
             line["failed"] = failed  # watchers and judges
             print(json.dumps(line), flush=True)
+            lines.append(line)
+    print(score(lines), file=sys.stderr)
+
+
+def score(lines):
+    """How many of the mistakes are named, and how many of the findings are those mistakes."""
+    mutants = [line for line in lines if line["labels"]]
+    named = sum(line["named"] for line in mutants)
+    text = f"{len(lines)} scripts; recall: {named} of {len(mutants)} mistakes named"
+    for severity in ("wrong", "check", "wasteful"):
+        own = [(one[1], line) for line in lines for one in line["findings"] if one[0] == severity]
+        right = sum(key in line["labels"] for key, line in own)
+        text += f"; {severity}: {right} of {len(own)} findings are the mistake"
+    return text
 
 
 def judged(case):
@@ -72,7 +89,7 @@ def spawned(case):
 
 def run(folder, size, spawned, watched=True):
     """-> launch.Run, as doctor.launch.observe() gives it."""
-    seen = tempfile.mkdtemp(prefix="doctor-")
+    seen = tempfile.mkdtemp(prefix="ddp-doctor-")
     pids = [
         fork(rank, size, folder, seen, spawned, watched) for rank in range(1 if spawned else size)
     ]
@@ -110,7 +127,7 @@ def fork(rank, size, folder, seen, spawned, watched):
     os.environ["DDP_DOCTOR_FOLDER"] = seen
     sys.stdout = sys.stderr = open(os.devnull, "w")
     sys.argv = ["train.py"]
-    S.ended = not watched
+    OUT.ended = not watched
     if spawned:
         mp.spawn = lambda *args, **more: mp.start_processes(*args, **more, start_method="fork")
     else:

@@ -1,21 +1,16 @@
-GIVEN = "the weights after step 1"
-COUNT = "        count = (y != -100).sum()\n        dist.all_reduce(count)\n"
-SUM = '        loss = F.cross_entropy(ddp_model(x), y, reduction="sum")\n'
-LOSS = SUM.replace("\n", " * dist.get_world_size() / count\n")
-BACKWARD = "        loss.backward()\n"
-SCALED = """        for parameter in model.parameters():
-            parameter.grad *= dist.get_world_size() / count
-"""
-RIGHT = {
-    "gradients are scaled, by a quotient of integers": [(LOSS, SUM), (BACKWARD, BACKWARD + SCALED)]
-}
+GIVEN = "the same noise twice in a run\n  yours: [rank 0 in epoch 0 and rank 1 in epoch 0"
+SEED = "    torch.manual_seed(seed + dist.get_rank())"
+OWN = """    own = torch.Generator().manual_seed(seed + dist.get_rank())
+    torch.manual_seed(seed)"""
+NOISE = ("torch.randn_like(x)", "torch.randn(x.shape, generator=own)")
+EACH = "for epoch in range(epochs):\n        torch.manual_seed(seed + dist.get_rank() + epoch)\n"
 WRONG = {
-    "a rank without tokens leaves the step out": (
-        [(COUNT, "        if (y == -100).all():\n            continue\n" + COUNT)],
-        "it hangs:\nrank 0 waits in line",
+    "a generator, for the noise only": (
+        [(SEED, OWN), NOISE],
+        "the same dropped activations twice in a run",
     ),
-    "not times the number of ranks": (
-        [(" * dist.get_world_size() / count", " / count")],
-        "0.50 times as far",
+    "the rank plus the epoch": (
+        [("for _ in range(epochs):\n", EACH)],
+        "[rank 0 in epoch 1 and rank 1 in epoch 0",
     ),
 }

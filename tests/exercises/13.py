@@ -1,18 +1,35 @@
-GIVEN = "the model in the file, tested on the same data, has a loss of"
-SEND = """    for buffer in model.buffers():  # each rank has those of its own batches
-        dist.broadcast(buffer, src=0)
+GIVEN = "it hangs:\nrank 0 has finished\nrank 1 waits in line"
+JOIN = "        with Join([ddp_model]):  # a rank without more batches answers all-reduces\n"
+LOOP = "            for x, y in batches:\n"
+BODY = """                loss = F.mse_loss(ddp_model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
 """
-SAVE = """    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
+COUNT = """        count = torch.tensor(len(batches))
+        dist.all_reduce(count, op=dist.ReduceOp.MIN)
+        if True:
 """
-AVERAGE = """    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer)
-            buffer /= dist.get_world_size()
+NUMBERED = "            for n, (x, y) in enumerate(batches):\n"
+SENT = """        for parameter in model.parameters():
+            dist.broadcast(parameter.data, src=0)
 """
-RIGHT = {"the average of all ranks' statistics": [(SEND, AVERAGE)]}
+ALONE = BODY.replace("ddp_model(x)", "(ddp_model if n < count else model)(x)") + SENT
+ZEROS = """        count = torch.tensor(len(batches))
+        dist.all_reduce(count, op=dist.ReduceOp.MAX)
+        for n in range(count):
+            x, y = batches[n] if n < len(batches) else (0 * batches[0][0], 0 * batches[0][1])
+            loss = F.mse_loss(ddp_model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+NOTHING = ZEROS.replace("(ddp_model(x), y)", "(ddp_model(x), y) * (n < len(batches))")
+RIGHT = {"batches of zeros, whose loss does not count": [(JOIN + LOOP + BODY, NOTHING)]}
 WRONG = {
-    "averaged after saving": ([(SEND + SAVE, SAVE + AVERAGE)], "has a loss of"),
-    "tested in train mode": ([(SEND, ""), ("    model.eval()\n", "")], "has a loss of"),
-    "reset before saving": ([(SEND, "    model[1].reset_running_stats()\n")], "running_mean is 0"),
+    "the rest alone, then rank 0's weights": (
+        [(JOIN + LOOP + BODY, COUNT + NUMBERED + ALONE)],
+        "thrown away",
+    ),
+    "batches of zeros": ([(JOIN + LOOP + BODY, ZEROS)], "in no batch of any rank: [0]"),
 }

@@ -1,27 +1,11 @@
-GIVEN = "which has cuda:0 and no other GPU; it takes device(type='cuda', index=1)"
-LINE = '    number = int(os.environ["LOCAL_RANK"])  # counts on each node from 0, as the GPUs do\n'
-RIGHT = {
-    "the current device": [
-        (
-            LINE + '    return torch.device(f"cuda:{number}")\n',
-            "    torch.cuda.set_device(dist.get_node_local_rank())\n"
-            '    return torch.device("cuda")\n',
-        )
-    ]
-}
+GIVEN = "2 workers per rank: different from our solution: samples that come more than once"
+FIRST = "first = self.rank * workers + worker"
+RANGE = "range(first, self.count, self.world_size * workers)"
+OF_RANK = "range(self.rank, self.count, self.world_size) if worker == 0 else ()"
 WRONG = {
-    "for nodes of equal size": (
-        [
-            (
-                LINE,
-                '    node, size = os.environ["GROUP_RANK"], os.environ["LOCAL_WORLD_SIZE"]\n'
-                '    number = int(os.environ["RANK"]) - int(node) * int(size)\n',
-            )
-        ],
-        "Invalid device string",
+    "one worker reads, the others do not": (
+        [(RANGE, OF_RANK)],
+        "samples that one worker gets more than another: 12; 1 with our solution",
     ),
-    "the last for all that have none": (
-        [(LINE, '    number = min(int(os.environ["RANK"]), torch.cuda.device_count() - 1)\n')],
-        "take the same GPU, device(type='cuda', index=2)",
-    ),
+    "two workers have one number": ([(FIRST, "first = self.rank + worker")], "more than once"),
 }

@@ -1,25 +1,21 @@
-GIVEN = "downloads on node 0 (rank 0 and 1) is 2, not 1"
-IF = (
-    '    if int(os.environ["LOCAL_RANK"]) == 0 and not path.exists():'
-    "  # the first rank of each node\n"
-)
-DOWNLOAD = "        download(path)\n"
-BARRIER = "    dist.barrier()  # nobody looks at the file before, not even whether it is there\n"
-LOCKED = """    import fcntl
-
-    with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            download(path)
+GIVEN = "different from our solution: 0.weight"
+SHARD = '    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))\n'
+CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+AVERAGE = """        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
 """
-RIGHT = {"a lock": [(IF + DOWNLOAD + BARRIER, LOCKED)]}
+RETURN = "    return {name: weight.full_tensor() for name, weight in model.state_dict().items()}\n"
+AFTER = f"""    weights = {{name: weight.clone() for name, weight in model.state_dict().items()}}
+{SHARD}    return weights
+"""
 WRONG = {
-    "rank 0 of all nodes": (
-        [('os.environ["LOCAL_RANK"]', 'os.environ["RANK"]')],
-        "On 4 ranks: rank 2 failed in line",
+    "the loss times the number of ranks": (
+        [("F.mse_loss(model(x), y)", "F.mse_loss(model(x), y) * dist.get_world_size()")],
+        "max_norm=3.0: different from our solution: 0.weight",
     ),
-    "until something is there": (
-        [(BARRIER, "    while not path.exists():\n        time.sleep(0.1)\n")],
-        "80 of 200 bytes",
+    "sharded after the last step": (
+        [(SHARD, ""), (CLIP, AVERAGE + CLIP), (RETURN, AFTER)],
+        "a sharded model in all steps",
     ),
 }

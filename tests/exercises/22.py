@@ -1,15 +1,23 @@
-GIVEN = "8 + 8 threads"
-LINE = "torch.set_num_threads(max(1, os.cpu_count() // processes))"
-IF = '    if "OMP_NUM_THREADS" not in os.environ:\n'
-CHILDREN = """        os.environ["OMP_NUM_THREADS"] = str(max(1, os.cpu_count() // processes))
-        torch.set_num_interop_threads(1)
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+GIVEN = "all_reduce is yours to write"
+START = "    chunks = tensor.view(-1).tensor_split(world_size)  # some may be empty\n"
+TO_ALL = """    others = [other for other in range(world_size) if other != rank]
+    mine = tensor.clone()
+    sending = [dist.isend(mine, other) for other in others]
+    for other in others:
+        received = torch.empty_like(tensor)
+        dist.recv(received, other)
+        tensor += received
+    for work in sending:
+        work.wait()
+    return
 """
-RIGHT = {
-    "for child processes, too": [(f"        {LINE}\n", CHILDREN)],
-    "cores as psutil counts them": [(LINE, LINE.replace("os.", '__import__("psutil").'))],
-}
 WRONG = {
-    "always one, as torchrun does": ([(LINE, "torch.set_num_threads(1)")], "1 + 1 threads"),
-    "whatever the user says": ([(IF, "    if processes:\n")], "OMP_NUM_THREADS=5"),
+    "all to all": (
+        [(START, TO_ALL)],
+        "bytes that a rank sends in its 2 (N - 1) chunks: 192; 128 with our solution",
+    ),
+    "PyTorch's, by its group": (
+        [(START, "    return dist.group.WORLD.allreduce(tensor).wait()\n")],
+        "other calls than send, recv, isend, irecv\n  yours: [allreduce]",
+    ),
 }

@@ -1,25 +1,20 @@
 GIVEN = "began after the whole backward pass"
-HOOK = "            parameter.register_post_accumulate_grad_hook(self.ready)\n"
-BEFORE = """    def ready(self, gradient):
-        averaged = gradient / dist.get_world_size()
-        dist.all_reduce(averaged)
-        return averaged
+FIRST = """        if parameter is not self.parameters[-1]:
+            return
 """
-READY = """    def ready(self, parameter):
-        \"\"\"Called in the backward pass, as soon as .grad is there.\"\"\"
-        parameter.grad /= dist.get_world_size()
-        dist.all_reduce(parameter.grad)
+STEP = "        self.optimizer.step()\n"
+OTHERS = """        for parameter in self.parameters[:-1]:
+            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad)
 """
-RIGHT = {
-    "on the gradient, before it is in .grad": [
-        (HOOK, "            parameter.register_hook(self.ready)\n"),
-        (READY, BEFORE),
-    ]
-}
+DOC = '        """Called in the backward pass, as soon as .grad is there."""\n'
 WRONG = {
-    "the sum": ([(" /= dist.get_world_size()", " /= 1")], "the weights after step 1"),
+    "only the first gradient leaves from its hook": (
+        [(DOC, DOC + FIRST), (STEP, OTHERS + STEP)],
+        "rank 0: 1 of 12 calls begin before the backward pass has reached the first layer",
+    ),
     "nothing is broadcast": (
         [("            dist.broadcast(parameter.data, src=0)\n", "            pass\n")],
-        "the weights before the first step",
+        "different from DDP: the weights before the first step",
     ),
 }

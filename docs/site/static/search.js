@@ -14,6 +14,24 @@ var splitQuery = (query) => {
   ];
 };
 
+/** What people type for a page that does not say it so: counts like a heading of that page. */
+const ALSO = {
+  "docs/doctor": "is my script correct right wrong bug check doctor 脚本 正确",
+  "docs/reading_timings": "slow slower slowdown speedup no speedup not faster than single one gpu scaling 慢 加速",
+  "docs/messages": "error exception cuda oom out of memory 报错 端口被占用 显存不足",
+  "docs/memory": "cuda oom out of memory 显存不足",
+  "docs/debugging": "hang hangs stuck deadlock freeze 卡死 死锁",
+  "docs/corrections": "myth wrong tutorial",
+  "docs/checklist": "print once only on rank 0 review",
+  "docs/batch_size_and_learning_rate": "not converging loss not decreasing accuracy 学习率",
+  "docs/checkpoints": "resume restart save load 断点续训",
+  "docs/glossary": "what is rank 是什么",
+  "02_dp/README": "dataparallel dataparalell data parallel",
+  "03_ddp_spawn/README": "multi gpu one machine 单机多卡 多卡 分布式训练",
+  "05_multinode/README": "multi node several machines 多机多卡",
+  "exercises/README": "practice practise exercise 练习",
+};
+
 /** Which pages have a word: Map(page -> 1, or less where it is a part of a longer word). Sphinx
  * leaves out of a page's text what one of its headings has. */
 function pagesWith(word, { terms, titleterms }) {
@@ -37,14 +55,16 @@ function rank(query, words) {
   );
   const stemmer = new Stemmer();
   const best = new Map(); // page -> its best heading
-  for (const [heading, places] of Object.entries(alltitles)) {
+  const also = Object.entries(ALSO).map(([page, words]) => [words, [[docnames.indexOf(page), null]]]);
+  for (const [heading, places] of [...Object.entries(alltitles), ...also]) {
     const own = new Set(splitQuery(heading).map((word) => stemmer.stemWord(word)));
     const share = total([...words].filter((word) => own.has(word))) / most;
     for (const [page, id] of places) {
       const exact = heading.toLowerCase().includes(query.toLowerCase().trim()) ? 0.5 : 0;
       const whole = id === null ? (share ? 0.3 : 0.01) : 0; // without such a heading: to the top
       const score = inText[page] / most + 2 * share + exact + whole;
-      if (score > (best.get(page)?.score ?? 0)) best.set(page, { score, heading, id });
+      const shown = id === null ? titles[page] : heading;
+      if (score > (best.get(page)?.score ?? 0)) best.set(page, { score, heading: shown, id });
     }
   }
   const found = [...best].sort(([, a], [, b]) => a.score - b.score).slice(-30);
@@ -61,6 +81,8 @@ function rank(query, words) {
 
 document.addEventListener("DOMContentLoaded", () => {
   Search._performSearch = (query, words) => rank(query, words);
+  // A page that was opened as a file may not read another one: the results stand without excerpts.
+  if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
   // The lines shown of a page come from its text, not from the theme's buttons and lists.
   const toText = Search.htmlToText;

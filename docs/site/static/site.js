@@ -1,26 +1,44 @@
-// What the theme lacks on each page: names for the arrows of the menu, and a filter for tables of
-// many entries.
-const CHINESE = document.documentElement.lang.startsWith("zh");
+// What the theme lacks on each page: names for the arrows of the menu, tables that can be read on a
+// phone, and a filter for tables of many entries.
 
 document.addEventListener("DOMContentLoaded", () => {
   // A screen reader says what an arrow in the left column opens.
   for (const arrow of document.querySelectorAll(".bd-sidebar-primary details > summary")) {
     const page = arrow.closest("li").querySelector("a").textContent.trim();
-    arrow.setAttribute("aria-label", CHINESE ? `${page} 的下级页面` : `Pages below ${page}`);
+    arrow.setAttribute("aria-label", `Pages below ${page}`);
   }
-  const tables = [...document.querySelectorAll(".bd-article table")];
+  const tables = [...document.querySelectorAll(".bd-article table:not(.highlighttable)")];
+  for (const table of tables) markText(table);
   for (const table of tables.filter((one) => one.tBodies[0]?.rows.length > 60)) addFilter(table);
 });
+
+/** Columns of text get a least width; on a phone, a table with several of them stacks its cells, each
+    under the name of its column (site.css). */
+function markText(table) {
+  const rows = [...(table.tBodies[0]?.rows ?? [])];
+  const names = [...(table.tHead?.rows[0]?.cells ?? [])].map((cell) => cell.textContent.trim());
+  const isText = names.map((_, column) =>
+    rows.some((row) => (row.cells[column]?.textContent.trim().length ?? 0) > 40),
+  );
+  if (names.length > 1 && isText.some(Boolean)) table.classList.add("stacks");
+  for (const row of rows)
+    for (const [column, cell] of [...row.cells].entries()) {
+      if (isText[column]) cell.classList.add("text");
+      cell.dataset.name = names[column] ?? "";
+    }
+}
 
 /** A field above a table: it leaves the rows that have all words typed, and those of which one
     wording is in a message that is pasted, but for what the message has in its gaps. */
 function addFilter(table) {
   const field = document.createElement("input");
-  const label = CHINESE ? "粘贴报错信息，或输入其中的词" : "Paste your message, or type words of it";
+  const label = "Paste your message, or type words of it";
   Object.assign(field, { type: "search", className: "filter", placeholder: label });
   field.setAttribute("aria-label", label);
-  table.before(field);
-  const wordsOf = (text) => text.toLowerCase().match(/[a-z_]{2,}|[\u4e00-\u9fff]|\d+/g) ?? [];
+  const nothing = document.createElement("p");
+  nothing.setAttribute("role", "status");
+  table.before(field, nothing);
+  const wordsOf = (text) => text.toLowerCase().match(/[a-z_]{2,}|\d+/g) ?? [];
   const rows = [...table.tBodies[0].rows].map((row) => {
     const wordings = [...row.cells[0].querySelectorAll("code")].map((one) => wordsOf(one.textContent));
     return { row, wordings, text: row.textContent.toLowerCase() };
@@ -32,5 +50,11 @@ function addFilter(table) {
       [...typed].every((word) => text.includes(word)) ||
       wordings.some((wording) => wording.join("").length > 8 && isIn(wording));
     for (const one of rows) one.row.hidden = !fits(one);
+    const found = rows.some((one) => !one.row.hidden);
+    const issue = document.querySelector('a[href$="/issues/new"]')?.href;
+    nothing.innerHTML = found
+      ? ""
+      : `No entry has these words. <a href="debugging.html">Debugging</a> says how to find the cause` +
+        (issue ? `, and <a href="${issue}">the issue form</a> is for a message that is missing.` : ".");
   });
 }

@@ -1,0 +1,200 @@
+"""What the judges share: the ranks of a run, the steps that belong together, a finding."""
+
+import os
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+
+from .record import HERE, shown
+
+CHECKOUT = Path(HERE).parent.parent  # with pages and exercises, if this package is not installed
+JUDGES = []
+
+
+def certainty(finding):
+    return ("wrong", "check", "wasteful").index(finding.severity)
+
+
+@dataclass
+class Finding:
+    severity: str  # wrong, check or wasteful
+    key: str
+    at: str  # file:line
+    seen: str
+    why: str
+    page: str
+    exercise: str | None  # its number
+
+
+def address(page):
+    """Where to read a page: in this checkout, or at the address of the installed package."""
+    if (CHECKOUT / page.partition("#")[0]).exists():
+        return os.path.join(shown(str(CHECKOUT)), page).removeprefix("./")
+    try:
+        urls = metadata("ddp-doctor").get_all("Project-URL")
+    except PackageNotFoundError:
+        return page
+    return f"{urls[0].partition(', ')[2]}/{page}"
+
+
+def number_of(exercise):
+    """The number of an exercise in this checkout, or None."""
+    files = CHECKOUT.glob(f"exercises/*/[0-9]*_{exercise}.py")
+    return next((file.name.partition("_")[0] for file in files), None)
+
+
+def finds(key, page, exercise=None, ranks=2):
+    """For a function that yields (severity, at, seen); its docstring says why it matters."""
+
+    def register(judge):
+        def found(case):
+            why = " ".join(judge.__doc__.split())
+            more = (why, address(page), number_of(exercise))
+            found = [Finding(one[0], key, *one[1:], *more) for one in judge(case)]
+            return sorted(found, key=certainty)[:1]  # the same mistake elsewhere is not repeated
+
+        found.key, found.page, found.exercise, found.ranks = key, page, exercise, ranks
+        JUDGES.append(found)
+        return judge
+
+    return register
+
+
+class Rank:
+    """The events of one process, and where it was in the end."""
+
+    def __init__(self, events, now):
+        self.events, self.now = events, now
+        self.init = next(reversed(self.all("init")), None)
+        self.number = self.init["rank"] if self.init else None
+        self.waits = bool(now.get("op"))  # it was stopped in a communication, or that failed
+        self.trains = self.waits and (now["op"] == "backward" or now.get("training", False))
+
+    def all(self, *kinds):
+        return [e for e in self.events if e["kind"] in kinds]
+
+    def epochs(self, trained):
+        """Whole epochs of loaders, with or without backward passes in them."""
+        return [e for e in self.all("epoch") if bool(e["backwards"]) == trained and e["whole"]]
+
+
+class Case:
+    """A run as the judges see it."""
+
+    def __init__(self, run, ignored=()):
+        self.run, self.alone, self.found, self.ignored = run, None, [], ignored
+        self.processes = [Rank(*process) for process in run.processes]
+        ranks = {p.number: p for p in self.processes if p.init}  # of a restarted rank: the last
+        self.ranks = [ranks[number] for number in sorted(ranks)]
+        self.wraps = [e for rank in self.ranks for e in rank.all("wrap")]
+        self.groups = {e["name"].partition("]")[0] for e in self.wraps}  # in which DDP averages
+        self.optimizers = {e["key"]: e for rank in self.ranks for e in rank.all("optimizer")}
+        unseen = [e for process in self.processes for e in process.all("unseen")]
+        self.failed = sorted({f"{e['watcher']}: {e['error']}" for e in unseen})
+        self.loose = any(rank.all("loose") for rank in self.ranks)  # may differ on purpose
+
+    @cached_property
+    def all_steps(self):
+        """{optimizer: [(n, {rank: step})]}: the steps that belong together."""
+        table, result = defaultdict(dict), defaultdict(list)
+        for rank in self.ranks:
+            for step in rank.all("step"):
+                table[step["optimizer"], step["n"]][rank.number] = step
+        for (key, n), ranks in table.items():
+            result[key].append((n, ranks))
+        return result
+
+    @cached_property
+    def steps(self):
+        """Of these the ones that several ranks made."""
+        enough = min(2, len(self.ranks))
+        table = {k: [s for s in own if len(s[1]) >= enough] for k, own in self.all_steps.items()}
+        return {key: own for key, own in table.items() if own}
+
+    def lonely(self):
+        """Of the optimizers of DDP's parameters: steps that only some ranks made, in words."""
+        ended = not (self.run.end or self.run.code or self.loose)
+        for key, steps in self.all_steps.items():
+            if ended and any(self.optimizers[key]["ddps"]):
+                world = max(name.count(",") + 1 for name in self.groups)
+                lone = [(n, ranks) for n, ranks in steps if len(ranks) < world]
+                if lone:
+                    who = short(sorted({rank for _, ranks in lone for rank in ranks}))
+                    yield f"steps {lone[0][0]} to {lone[-1][0]} of an optimizer: only rank {who}"
+
+    def joint(self):
+        """The optimizers whose gradients DDP or the script averages, with their steps."""
+        for key, steps in self.steps.items():
+            if any(self.optimizers[key]["ddps"]) or self.averages(key):
+                yield key, self.optimizers[key], steps
+
+    def averages(self, key, until=9):
+        """Does the script itself exchange most of these parameters, or their gradients?"""
+        calls = [e for e in self.ranks[0].all("collective") if e["op"] != "broadcast" or e["step"]]
+        sizes = Counter(e["numel"] for e in calls if e["step"] < until)
+        numels = self.optimizers[key]["numels"]
+        met = (Counter(numels) & sizes).total()
+        most = met == len(numels) or met >= max(2, len(numels) / 2)
+        return most or max(sizes, default=0) >= sum(numels) > 1
+
+    def weights(self, key):
+        """[(n, numbers)]: at each look, the numbers of the tensors that differ between ranks."""
+        looks = [look for look in self.steps[key] if all("weights" in s for s in look[1].values())]
+        ends = [(r.number, e) for r in self.ranks for e in r.all("last") if e["optimizer"] == key]
+        alike = len({event["n"] for _, event in ends}) == 1  # not if a rank broke off
+        looks += [(None, dict(ends))] if len(ends) > 1 and alike else []
+        idle = self.idle(key)
+        return [(n, [i for i in differing(r, "weights") if i not in idle]) for n, r in looks]
+
+    def idle(self, key):
+        """Numbers of the tensors beside DDP's that never had a gradient: in no model, maybe."""
+        steps = [s for _, ranks in self.steps[key] for s in ranks.values() if "gradients" in s]
+        columns, ddps = zip(*(s["gradients"] for s in steps)), self.optimizers[key]["ddps"]
+        return {
+            i for i, own in enumerate(columns) if any(ddps) and not ddps[i] and set(own) == {-1}
+        }
+
+    def drifts(self, key):
+        """The weights of the ranks differ in the end, and were never brought together again."""
+        differ = [bool(numbers) for _, numbers in self.weights(key)]
+        rejoined = any(a and not b for a, b in zip(differ, differ[1:]))
+        return bool(differ) and differ[-1] and not rejoined
+
+    def agree(self):
+        """Were the gradients of what is averaged the same on all ranks, wherever it was looked?"""
+        steps = [ranks for _, _, own in self.joint() for _, ranks in own]
+        return not any(differing(ranks, "gradients") for ranks in steps)
+
+    def own_models(self):
+        """Does more than one rank save weights, each in files of its own: different models?"""
+        saved = [{e["path"] for e in p.all("open") if e["saved"]} for p in self.processes]
+        saved = [paths for paths in saved if paths]
+        return len(saved) > 1 and not set.intersection(*saved)
+
+    def paired(self, lists):
+        """The n-th of each rank, but not if one has more of them in a run that ended well."""
+        unlike = len(set(map(len, lists))) > 1
+        return zip(*lists) if not unlike or self.run.end or self.run.code else ()
+
+    def has(self, *keys):
+        return any(finding.key in keys for finding in self.found)
+
+    def per_rank(self, values):
+        return ", ".join(f"rank {rank.number} {value}" for rank, value in zip(self.ranks, values))
+
+
+def differing(ranks, what):
+    """{rank: event} -> the numbers of the tensors whose fingerprints differ."""
+    rows = [event.get(what, []) for event in ranks.values()]
+    return [i for i, column in enumerate(zip(*rows)) if len(set(column)) > 1]
+
+
+def one_of(ranks):
+    return next(iter(ranks.values()))
+
+
+def short(values, limit=6):
+    values = list(values)
+    return ", ".join(map(str, values[:limit])) + (", ..." if len(values) > limit else "")

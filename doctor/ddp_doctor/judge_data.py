@@ -1,0 +1,266 @@
+"""Data and evaluation: which samples did which rank see, and were results brought together?"""
+
+import re
+from collections import Counter
+
+from .case import finds, one_of, short
+
+FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
+PARTS = "rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda"
+OWN = re.compile(rf"\b({PARTS})(\b|\d|_)", re.I).search  # the line says whose figure it is
+
+
+def together(case, trained, one_set=True):
+    """[(rank 0's epoch, rank 1's, ...), ...]: the n-th whole epoch of a loader on every rank."""
+    epochs = [[e for e in r.epochs(trained) if e["indices"]] for r in case.ranks]
+    if trained and sliced(case):
+        return
+    for at in dict.fromkeys(e["at"] for e in epochs[0]):
+        for group in case.paired([[e for e in own if e["at"] == at] for own in epochs]):
+            if len({e["data"] for e in group}) == 1 or not one_set:
+                yield group
+
+
+def sliced(case):
+    """Do ranks read the same batches, and does each compute on a part of its own?"""
+    steps = [list(ranks.values()) for _, _, own in case.joint() for _, ranks in own]
+    steps = [own for own in steps if all(0 < s["samples"] < s["read"] for s in own)]
+    return any(len({str(s.get("inputs")) for s in own}) == len(own) > 1 for own in steps)
+
+
+def divided(epochs):
+    return all(e["sampler"]["type"] == "DistributedSampler" for e in epochs)
+
+
+def counted(epochs):
+    """{number of a sample: how many ranks took it}"""
+    return Counter(i for e in epochs for i in e["indices"])
+
+
+def fed(case):
+    """Where no loader tells: per step, each rank's samples as DDP got them, or its losses."""
+    known = any(e["indices"] for rank in case.ranks for e in rank.epochs(True))
+    sharded = [own for key, own in case.steps.items() if case.optimizers[key]["by_rows"]]
+    for steps in [] if known else [*(own for _, _, own in case.joint()), *sharded]:
+        ranks = [list(own.values()) for _, own in steps]
+        for what in ("inputs", "loss"):
+            rows = [[s.get(what) or [p.get(what) for p in s["passes"]] for s in r] for r in ranks]
+            rows = [row for row in rows if all(own and all(own) for own in row)]
+            if len(rows) > 2:
+                return one_of(steps[0][1])["at"], rows
+    return "?", []
+
+
+@finds("same-order", "docs/corrections.md#data-and-random-numbers", "same_order")
+def judge_order(case):
+    """Without sampler.set_epoch(epoch) every epoch repeats the batches of the first."""
+    own = [e for e in case.ranks[0].epochs(True) if divided([e]) and e["sampler"]["shuffle"]]
+    for loader in {e["loader"] for e in own}:
+        epochs = [e for e in own if e["loader"] == loader]
+        numbers = {e["sampler"]["epoch"] for e in epochs}
+        if len(epochs) > 1 and len(numbers) == 1 and len({e["order"] for e in epochs}) == 1:
+            text = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
+            number = epochs[0]["sampler"]["epoch"]
+            seen = f"{text} ({short(epochs[0]['indices'])}): the sampler's epoch stayed {number}"
+            yield "wrong", epochs[0]["at"], seen
+    at, rows = fed(case)
+    first = [row[0] for row in rows]  # of rank 0
+    period = next((n for n in range(3, len(first) // 2 + 1) if first[n] == first[0]), 0)
+    whole = first and first[0] == first[-1] == first[1]  # all the data in each step
+    if period and not whole and all(a == b for a, b in zip(first, first[period:])):
+        text = f"rank 0 gave DDP the same batches again, in the same order, after {period} steps"
+        yield "check", at, f"{text}; fine if the order of the data is meant to be fixed"
+
+
+@finds("same-data", "docs/adapt.md#step-by-step")
+def judge_same_data(case):
+    """Each rank should train on its own part of an epoch: otherwise more ranks save no time."""
+    for epochs in together(case, True):
+        sets = [set(e["indices"]) for e in epochs]
+        union = set.union(*sets)
+        beside = case.wraps and not any(e["synced"] for e in epochs)  # a model beside DDP's
+        if beside or min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
+            continue
+        samplers = [e["sampler"] for e in epochs]
+        drawn = any(s["replacement"] or "Weighted" in s["type"] for s in samplers)
+        sure = all(e["stock"] and e["synced"] for e in epochs) and not drawn
+        seen = f"in an epoch every rank trained on the same {len(union)} samples"
+        same = len({e["order"] for e in epochs}) == 1
+        order = ", in the same order" if same else "; fine if each rank is to pass over all of them"
+        one = divided(epochs) and len({s["rank"] for s in samplers}) == 1
+        own = f", with rank {samplers[0]['rank']} on each" if one else ""
+        seen = f"{seen} (the sampler is a {samplers[0]['type']}{own}){order}"
+        yield "wrong" if sure and same else "check", epochs[0]["at"], seen
+    at, rows = fed(case)
+    if rows and all(own == row[0] for row in rows for own in row):
+        seen = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
+        epochs = [next((e for e in r.all("epoch") if e["backwards"]), {}) for r in case.ranks]
+        stored = all(e.get("iterable") and e["stored"] for e in epochs)
+        if stored and len({e["data"] for e in epochs}) == 1 and isinstance(rows[0][0], list):
+            yield "wrong", at, f"{seen}: its IterableDataset gives all of its data to each rank"
+        else:
+            yield "check", at, f"{seen}; fine if the data are made up"
+
+
+@finds("split-differs", "docs/checklist.md#review-your-script")
+def judge_split(case):
+    """DistributedSampler divides positions: all ranks have to divide one order of one data set."""
+    for epochs in [*together(case, True, False), *together(case, False, False)]:
+        first = epochs[0]["sampler"]
+        if not divided(epochs) or first["num_replicas"] != len(case.ranks):
+            continue
+        at, total, union = epochs[0]["at"], counted(epochs).total(), len(counted(epochs))
+        names = [name for name in first if name != "rank"]
+        for name in [n for n in names if len({str(e["sampler"][n]) for e in epochs}) > 1]:
+            each = case.per_rank(e["sampler"][name] for e in epochs)
+            yield "wrong", at, f"the ranks' DistributedSamplers differ in {name}: {each}"
+        text = "each rank has another subset or order of the data, and DistributedSampler divides"
+        if len({str(e["chain"]) for e in epochs}) > 1:
+            yield "wrong", at, f"{text} that again: {total} samples are {union} different ones"
+        elif len({e["data"] for e in epochs}) > 1:
+            yield "check", at, f"{text} that again; fine if each rank makes up its data"
+
+
+@finds("samples-missing", "docs/uneven_inputs.md")
+def judge_missing(case):
+    """Together the ranks should see each sample of an epoch once."""
+    fine = "fine if each rank draws its samples by itself"
+    for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
+        first, counts = epochs[0], counted(epochs)
+        drawn = any(e["count"] > 1.1 * len(set(e["indices"])) for e in epochs)  # with replacement
+        if not first["synced"] or drawn or any(e["sampler"]["replacement"] for e in epochs):
+            continue
+        twice = sum(n > 1 for n in counts.values())
+        replicas = first["sampler"]["num_replicas"]
+        world = case.ranks[0].init["world"]
+        if divided(epochs) and replicas > world:
+            text = f"the sampler divides the data among {replicas} ranks, and {world} ran"
+            yield "check", first["at"], f"{text}; fine if other ranks took the rest"
+        sizes = [name.count(",") + 1 for name in case.groups]
+        if divided(epochs) and len(sizes) > 1 and max(sizes) < replicas == world:
+            text = f"the sampler divides the data among {replicas} ranks; DDP averages in groups of"
+            yield "check", first["at"], f"{text} {max(sizes)}, fine if the groups are averaged, too"
+        if twice > len(epochs) * (max(e["count"] / e["delivered"] for e in epochs) + 1):
+            text = f"in an epoch {twice} of {len(counts)} samples were seen more than once"
+            yield "check", first["at"], f"{text}; {fine}"
+    at, rows = fed(case)
+    taken, union = shared(rows)
+    if rows and taken - union > 0.1 * union + len(rows[0][0]):
+        text = f"before a rank saw one of its samples again, {taken - union} of {union} samples"
+        if not case.has("same-data"):
+            yield "check", at, f"{text} were given to several ranks; {fine}"
+
+
+def shared(rows):
+    """In the first epoch, by the samples: how many the ranks took, and how many different ones."""
+    seen = []
+    for row in rows:
+        seen = seen or [set() for _ in row]
+        if any(len(set(own) - mine) < len(own) for own, mine in zip(row, seen)):
+            break
+        for own, mine in zip(row, seen):
+            mine.update(own)
+    return sum(map(len, seen)), len(set().union(*seen))
+
+
+@finds("same-worker-seeds", "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker")
+def judge_workers(case):
+    """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
+    for epochs in together(case, True, False):
+        seeds, names = {e["seed"] for e in epochs}, epochs[0]["random"]
+        same = "have the same seeds" if len(seeds) == 1 and epochs[0]["seed"] and names else None
+        alike = epochs[0]["alike"] and len({e["alike"] for e in epochs}) == 1
+        same = "are seeded by worker_init_fn with their number" if alike else same
+        if same:
+            text = f"workers of different ranks {same}, and the data set uses {short(names)}"
+            yield "check", epochs[0]["at"], f"{text}; fine if nothing is drawn there"
+            return
+
+
+def evaluations(case):
+    return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
+
+
+@finds("padded-evaluation", "docs/uneven_inputs.md", "padded_accuracy")
+def judge_padding(case):
+    """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
+    for epochs in evaluations(case):
+        counts = counted(epochs)
+        extra = counts.total() - len(counts)
+        same_split = len({str(e["chain"]) for e in epochs}) == 1
+        parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
+        batch = max(-(-e["count"] // e["delivered"]) for e in epochs) if parts else 1
+        padded = 0 < extra < len(epochs) * (1 if divided(epochs) else batch)
+        padded &= not any("trimmed" in e["results"] for e in epochs)
+        gathered = any("gathered" in e["results"] for e in epochs)
+        if padded and same_split and (gathered or any("added" in e["results"] for e in epochs)):
+            fine = "; fine if what is double is cut off after gathering" if gathered else ""
+            twice = sorted(i for i, n in counts.items() if n > 1)
+            which = f"samples {short(twice)} were" if len(twice) > 1 else f"sample {twice[0]} was"
+            text = f"{counts.total()} samples were evaluated, but there are {len(counts)}"
+            seen = f"{text}: {which} evaluated twice{fine}"
+            yield "check" if gathered else "wrong", epochs[0]["at"], seen
+
+
+@finds("part-of-evaluation", "docs/corrections.md#testing-and-collectives")
+def judge_parts(case):
+    """Each rank's figure is that of its part: add up the counts with all_reduce."""
+    for epochs in evaluations(case):
+        parts = max(len(set(e["indices"])) for e in epochs) < 0.9 * len(counted(epochs))
+        kept = all("sent" in e["results"] for e in epochs)  # each rank's results are kept apart
+        added = any("added" in e["results"] or "gathered" in e["results"] for e in epochs)
+        if parts and not kept and not added:
+            lines = [line for e in epochs for line in e["printed"]]
+            figures = [at for at, text in lines if re.search(FIGURE, text) and not OWN(text)]
+            then = f"printed a figure ({figures[0]})" if figures else "went on"
+            each = case.per_rank(e["count"] for e in epochs)
+            seen = f"the ranks evaluated parts ({each} samples) and {then}"
+            fine = "" if figures else "; fine if they are used one by one"
+            seen += f"; no collective added the results{fine}"
+            yield "wrong" if figures else "check", epochs[0]["at"], seen
+    others = {e["at"] for rank in case.ranks[1:] for e in rank.all("epoch")}
+    own = [e for e in case.ranks[0].epochs(False) if not e["grad"] and divided([e])]
+    for e in [e for e in own if e["at"] not in others and e["sampler"]["num_replicas"] > 1]:
+        text = f"only rank 0 evaluates, and its sampler gives it {e['count']} of {e['positions']}"
+        yield "check", e["at"], f"{text} samples; fine if a part is enough"
+
+
+@finds("mean-of-means", "docs/questions.md#metrics-and-losses")
+def judge_means(case):
+    """A rank with fewer samples gets the same weight: add right answers and counts, then divide."""
+    for epochs in evaluations(case):
+        counts, rows = [e["count"] for e in epochs], [e["reduced"] for e in epochs]
+        counted = any(count in row for count, row in zip(counts, rows))
+        unequal = len(set(counts)) > 1 and len(set(map(len, rows))) == 1 and not counted
+        for means in zip(*rows) if unequal else ():
+            for scale in (1, 100):  # is it so many of the rank's samples, in percent perhaps?
+                hits = [mean * count / scale for mean, count in zip(means, counts)]
+                if any(mean % 1 for mean in means) and all(abs(n - round(n)) < 0.01 for n in hits):
+                    each = case.per_rank(f"{m:.4} of {c} samples" for m, c in zip(means, counts))
+                    of_all = scale * sum(hits) / sum(counts)
+                    text = f"means of unequal counts were added up ({each}); over all it is"
+                    fine = "fine if they were weighed by the counts"
+                    yield "check", epochs[0]["at"], f"{text} {of_all:.4}; {fine}"
+
+
+@finds("buffers-differ", "docs/corrections.md#gradients-and-weights", "batchnorm_of_rank")
+def judge_buffers(case):
+    """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
+    for group in case.paired([r.all("evaluation") for r in case.ranks]):
+        columns = zip(group[0]["names"], zip(*(e["buffers"] for e in group)))
+        differ = [name for name, column in columns if len(set(column)) > 1]
+        if differ and len({str(e["names"]) for e in group}) == 1:
+            orders = [str(e["orders"]) for e in group]
+            unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
+            most = group[0]["own"] or len(differ) > len(group[0]["names"]) / 2  # not a rank's head
+            parts = (len(set(orders)) > 1 or unseen) and any(case.joint()) and most
+            what = "buffers" if group[0]["own"] else "weights"  # of a model next to the trained one
+            seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
+            fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
+            seen += f", and their results came together{fine}"
+            yield "wrong" if parts else "check", group[0]["at"], seen
+    for group in case.paired([r.all("other") for r in case.ranks]):
+        if len({str(e["weights"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
+            text = "a model that is not trained computes in training, and its weights differ"
+            fine = "fine if each rank is meant to have its own"
+            yield "check", group[0]["at"], f"{text} between ranks; {fine}"

@@ -1,0 +1,289 @@
+"""The run: who waited for whom, who wrote which file, what was printed, how it ended."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+from statistics import mode
+
+from .case import finds, short
+from .judge import losses
+from .judge_data import OWN
+from .watch_data import SETTINGS
+
+LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
+NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
+ONE = "rank|master|is_main|gpu_id|chief"  # in an if that lets one rank through
+
+
+def waiting(case):
+    """The ranks that waited in vain, if that is how the run ended, and nobody crashed."""
+    stuck = [r for r in case.ranks if r.waits]
+    lost = [r for r in stuck if re.search(LOST, r.now.get("error", ""), re.I)]
+    crashed = any(r.now.get("error") and r not in lost for r in stuck)
+    for rank in [r for r in case.ranks if not r.waits]:
+        left = rank.all("exit" if case.run.end else "destroy")
+        crashed |= bool(rank.all("raised")) or not left
+    places = {(r.now["op"], r.now["at"]) for r in stuck}
+    apart = len(stuck) < len(case.ranks) or len(places) > 1 or one_way(stuck)
+    # What ends by itself: gloo's connections break, or it aborts ranks in calls of unlike sizes.
+    ended = case.run.end in ("hang", "silent") or (apart and (lost or case.run.code))
+    return stuck if ended and not crashed and not case.loose else []
+
+
+def one_way(stuck):
+    """ "send" if several ranks wait in that and none receives, "recv" the other way round."""
+    for way, other in (("send", "recv"), ("recv", "send")):
+        there = [r for r in stuck if way in r.now["op"]]
+        if len(there) > 1 and not any(other in r.now["op"] for r in stuck):
+            return way
+    return None
+
+
+def states(case):
+    """Where each rank was in the end, in words."""
+
+    def state(rank):
+        since = f" since {rank.now['since']}" if rank.now.get("since") else ""
+        if rank.waits:
+            return f"waits in {rank.now['op']} ({rank.now['at']})"
+        if rank.all("raised"):
+            return "raised an error"
+        if rank.all("exit", "destroy"):
+            return f"has left its loop and ended ({rank.now.get('since', '?')} was its last step)"
+        return f"computes{since}" if case.run.end else f"died{since}"
+
+    words = [f"rank {r.number} {state(r)} after {r.now.get('steps', 0)} steps" for r in case.ranks]
+    return "; ".join(words)
+
+
+def guard(case):
+    """The "if" with the rank in it that led a rank out of training into its call, or None."""
+    lines = [line for r in waiting(case) if not r.trains for line in r.now.get("lines", ())]
+    for name, _, line in [line.rpartition(":") for line in lines]:
+        try:
+            nodes = list(ast.walk(ast.parse(Path(name).read_text())))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for node in [n for n in nodes if isinstance(n, ast.If)]:
+            inside = node.lineno < int(line) <= node.end_lineno
+            if inside and re.search(ONE, ast.unparse(node.test), re.I):
+                return f"{name}:{line}"
+    return None
+
+
+@finds("uneven-steps", "docs/uneven_inputs.md", "uneven_batches")
+def judge_uneven(case):
+    """A rank without more data, or that leaves the loop, lets the others wait in a step."""
+    training = [r for r in waiting(case) if r.trains]
+    epochs = [[e["delivered"] for e in r.epochs(True)] for r in case.ranks]
+    alike = epochs and epochs[0] and all(own == epochs[0] for own in epochs)  # no data ran out
+    alike = alike and all(r.waits for r in case.ranks)  # and no rank has left its loop
+    if 0 < len(training) < len(case.ranks) and not alike and not guard(case):
+        text = "no more data, or an if by a number of its own? Let all ranks decide together"
+        yield "wrong", training[0].now["at"], f"{states(case)}; {text}"
+
+
+@finds("all-send-first", "docs/glossary.md#point-to-point")
+def judge_one_way(case):
+    """send() waits until the other rank receives: of two ranks one has to receive first."""
+    stuck = waiting(case)
+    if way := one_way(stuck):
+        at = next(r.now["at"] for r in stuck if way in r.now["op"])
+        yield "wrong", at, f"{states(case)}; none {'sends' if way == 'recv' else 'receives'}"
+
+
+@finds("one-rank-communicates", "docs/corrections.md#testing-and-collectives", "rank_0_evaluates")
+def judge_one_rank(case):
+    """A collective waits until all ranks enter it; DDP's forward pass broadcasts buffers."""
+    stuck = waiting(case)
+    if stuck and not case.has("uneven-steps", "all-send-first"):
+        places = {(r.now["op"], r.now["at"]) for r in stuck}
+        alike = len(places) == 1 and len(stuck) == len(case.ranks)
+        text = "; all are in the same call: is the network or a process broken?" if alike else ""
+        # A barrier is where ranks wait that have done the rest.
+        first = min(stuck, key=lambda r: (r.trains, r.now["op"] == "barrier"))
+        at = guard(case) or first.now["at"]
+        text += f"; this line led to {first.now['at']}" if at != first.now["at"] else ""
+        yield "check" if alike else "wrong", at, states(case) + text
+
+
+@finds("unused-parameters", "docs/unused_parameters.md#the-error-and-the-ways-out")
+def judge_unused_parameters(case):
+    """DDP waits for the gradient of each parameter, used or not: find_unused_parameters=True."""
+    for rank in case.ranks:
+        for event in [e for e in rank.all("raised") if "finished reduction" in e["error"]]:
+            text = "some parameters got no gradient in the step before, and DDP raised an error"
+            yield "wrong", event["at"], f"on rank {rank.number} {text}"
+
+
+@finds("crossed-order", "docs/corrections.md#testing-and-collectives", "crossed_collectives")
+def judge_crossed(case):
+    """The n-th collective of a rank meets the n-th of the others, whatever it is about."""
+    point = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+    calls = [[e for e in r.all("collective") if e["group"] is None] for r in case.ranks]
+    calls = [[e for e in own if e["op"] not in point] for own in calls]
+    words = defaultdict(lambda: [[] for _ in calls])
+    for n, met in enumerate(zip(*calls), 1):
+        sizes = {e["numel"] for e in met} if met[0]["op"] == "all_reduce" else {0}
+        if len({e["op"] for e in met}) > 1 or len(sizes) > 1:
+            seen = case.per_rank(f"{e['op']} of {e['numel']} numbers ({e['at']})" for e in met)
+            yield "wrong", met[0]["at"], f"the ranks' collectives number {n} differ: {seen}"
+        for rank, event in enumerate(met):
+            about = "reduce" in event["op"] or "broadcast" in event["op"]
+            for name, value in event["words"].items() if about else ():
+                words[event["at"], event["op"], name][rank].append(value)
+            if event["op"] == "all_reduce" and len(event["tensor"]) == 1:
+                words[None, "all_reduce", "tensors"][rank].append(event["tensor"][0])
+    for (at, op, name), lists in words.items():
+        if len({str(v) for v in lists}) > 1 and len({str(sorted(v)) for v in lists}) == 1:
+            seen = case.per_rank(f"({short(v, 3)})" for v in lists)
+            text = f"the ranks call {op} in different orders, by their {name}: {seen}"
+            other = (m[0]["at"] for m in zip(*calls) if len({str(e["tensor"]) for e in m}) > 1)
+            at = at or next(other)
+            fine = "; fine if these are to be added to each other" if name == "tensors" else ""
+            yield "check" if fine else "wrong", at, text + fine
+
+
+def by_file(case):
+    """{name: [(rank, event), ...]} in the order of time; each host has its own files."""
+    files = defaultdict(list)
+    for rank in case.ranks:
+        for event in rank.all("open"):
+            files[rank.init["host"], event["path"]].append((rank.number, event))
+    return {Path(key[1]).name: sorted(v, key=lambda e: e[1]["time"]) for key, v in files.items()}
+
+
+@finds("file-race", "docs/adapt.md#step-by-step", "all_ranks_download")
+def judge_race(case):
+    """Nothing makes the reader wait until the file is whole: a barrier would."""
+    for name, events in by_file(case).items():
+        times = [(e["time"], n, e) for n, e in events if e["writes"] and not e["appends"]]
+        for rank, read in [one for one in events if not one[1]["writes"]]:
+            before = [one for one in times if one[0] < read["time"] and one[1] != rank]
+            if before and read["passed"] <= before[-1][2]["passed"]:
+                began, number, written = before[-1]
+                until = min([one[0] for one in times if one[0] > began], default=read["time"] + 1e9)
+                sizes = [e["size"] or 0 for _, e in events if began < e["time"] < until]
+                torn = read["size"] is not None and read["size"] < max(sizes, default=0)
+                late = f"{read['time'] - began:.2f} s after rank {number} began to write it"
+                fine = "with no collective in between; fine if a lock or a store makes it wait"
+                size = f"when it had {read['size']} of {max(sizes)} bytes" if torn else fine
+                text = f"rank {rank} read {name} {late} ({written['at']}), {size}"
+                yield "wrong" if torn else "check", read["at"], text
+
+
+RESTORED = "docs/checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped"
+
+
+@finds("restored-on-one-rank", RESTORED)
+def judge_restored(case):
+    """DDP broadcasts the weights when it wraps the model, never the optimizer's state."""
+    restores = [len(r.all("restore")) for r in case.ranks]
+    steps = [ranks.values() for own in case.steps.values() for _, ranks in own]
+    if len(set(restores)) > 1 and any(len({s["fresh"] for s in step}) > 1 for step in steps):
+        at = next(e["at"] for r in case.ranks for e in r.all("restore"))
+        text = f"calls of the optimizer's load_state_dict: {case.per_rank(restores)}"
+        yield "wrong", at, f"{text}; the other ranks trained on with an empty state"
+
+
+@finds("fixed-port", "03_ddp_spawn/README.md", ranks=0)
+def judge_port(case):
+    """A second job on the machine finds the port taken: torchrun --standalone finds a free one."""
+    read = {Path(e["path"]) for p in case.processes for e in p.all("open") if not e["writes"]}
+    for event in [e for process in case.processes for e in process.all("port", "init")]:
+        port = event.get("port") or re.sub(r"^tcp://.*:|.*", "", str(event["url"]), count=1)
+        port = port.partition("?")[0] or "0"
+        source = Path(event["at"].rpartition(":")[0])
+        files = [source, *sorted(path for path in read if path.suffix in SETTINGS)]
+        having = [f for f in files if f.is_file() and port in f.read_text(errors="replace")]
+        if port != "0" and having:
+            text = f"the script itself chooses port {port}, written in {having[0].name}"
+            yield "check", event["at"], text
+
+
+@finds("device-by-global-rank", "docs/cheatsheet.md")
+def judge_devices(case):
+    """Each node numbers its GPUs from 0, as LOCAL_RANK does; RANK counts over all nodes."""
+    for rank in case.ranks:
+        local = int(rank.init["local"] or rank.number)
+        for event in [e for e in rank.all("device") if e["index"] == rank.number != local]:
+            text = f"rank {rank.number} (local rank {local}) takes cuda:{rank.number}"
+            yield "wrong", event["at"], text
+
+
+@finds("loss-of-one-rank", "docs/messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu")
+def judge_own_loss(case):
+    """The loss of one rank is that of its part of the data: reduce it before it is printed."""
+    lines = [[e for e in r.all("print") if re.search(NUMBER, e["text"])] for r in case.ranks]
+    others = {e["at"] for own in lines[1:] for e in own}
+    met = [ranks.values() for own in case.steps.values() for _, ranks in own]
+    alike = all(len({str(losses(step)) for step in steps}) == 1 for steps in met)
+    for at in dict.fromkeys(e["at"] for e in lines[0] if e["at"] not in others):
+        prints = [e for e in lines[0] if e["at"] == at and e["steps"] and not OWN(e["text"])]
+        named = [e for e in prints if "loss" in e["text"].lower()]
+        unreduced = bool(named) and named[-1]["added"] == 0 and not alike
+        since = [0, *(e["steps"] for e in prints)]
+        kinds = list(filter(None, (kind_of_loss(case, n, e) for n, e in zip(since, prints))))
+        if case.steps and (unreduced or len(kinds) > len(prints) / 2):
+            what = kinds[0] if kinds else "and no collective added losses"
+            text = f"rank 0 prints {prints[0]['text'][:40]!r}, {what}"
+            yield "check", at, f"{text}; fine if it is read as that"
+
+
+def kind_of_loss(case, since, event):
+    """The printed number against the ranks' losses in their last step, and their means."""
+    table = []
+    for rank in case.ranks:
+        steps = rank.all("step")[since : event["steps"]]
+        losses = [[p["loss"] / (p["factor"] or 1) for p in s["passes"] if p["loss"]] for s in steps]
+        rows = [(sum(own) / len(own), s["samples"] or 1) for own, s in zip(losses, steps) if own]
+        means = [sum(v for v, _ in rows) / len(rows)] if rows else []
+        means += [sum(v * n for v, n in rows) / sum(n for _, n in rows)] if rows else []
+        table.append([*means, *(value for value, _ in rows[-1:])])
+    numbers = re.findall(NUMBER if "loss" in event["text"].lower() else EXACT, event["text"])
+
+    def near(value):
+        digits = [max(0.51 / 10 ** len(n.partition(".")[2]), 1e-5 * abs(value)) for n in numbers]
+        return any(abs(float(n) - value) < digit for n, digit in zip(numbers, digits))
+
+    own = [any(map(near, values)) for values in table]
+    if own[0] and not all(own):
+        return "the loss of rank 0, not that of all ranks"
+    summed = not any(own) and any(map(near, map(sum, zip(*table))))
+    return "the sum of the ranks' losses, not their mean" if summed else ""
+
+
+@finds("schedule-length", "docs/batch_size_and_learning_rate.md")
+def judge_schedule(case):
+    """With more ranks an epoch has fewer steps: len(loader) counts those of a rank."""
+    for event in case.ranks[0].all("schedule") if not (case.run.end or case.run.code) else ():
+        length, gone, ranks = event["length"] or 0, event["gone"], len(case.ranks)
+        if gone > 9 and abs(length - gone * ranks) < 0.08 * length:
+            text = f"{event['name']} is made for {length} steps and went {gone}, one in {ranks}"
+            yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
+
+
+@finds("batch-grows", "docs/batch_size_and_learning_rate.md", "batch_and_rate")
+def judge_batch(case):
+    """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
+    many, one = facts(case), facts(case.alone) if case.alone else {}
+    if one and many and many["samples"] > one["samples"] and many["rate"] == one["rate"]:
+        text = f"a step takes {many['samples']} samples, on one rank {one['samples']}"
+        fine = f"and the rate is {many['rate']} in both; fine if that is meant"
+        yield "check", many["at"], f"{text}, {fine}"
+
+
+def facts(case):
+    """Of the first optimizer whose gradients are averaged, or else the first: its steps."""
+    keys = [*(key for key, _, _ in case.joint()), *case.steps]
+    steps = [list(ranks.values()) for _, ranks in case.steps[keys[0]]] if keys else []
+    if not steps:
+        return {}
+    rates = [rate for step in steps for rate in step[0]["rates"]]
+    return {
+        "steps": len(steps),
+        "samples": mode(sum(s["samples"] for s in step) for step in steps),
+        "rate": max(rates) if all(type(rate) is float for rate in rates) else rates[0],
+        "at": steps[0][0]["at"],
+    }

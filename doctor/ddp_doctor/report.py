@@ -1,0 +1,163 @@
+"""The words: facts first, then findings, then what was in order, then what could not be judged."""
+
+import dataclasses
+import re
+import textwrap
+from collections import Counter
+
+from .judge_data import evaluations
+from .judge_run import LOST, facts, states
+
+RIGHT = "In what was looked at, nothing is wrong."
+ENDS = {
+    "hang": "was stopped: all ranks that were left waited",
+    "silent": "was stopped: no rank had got on for minutes",
+    "limit": "was stopped at the limit (--limit)",
+    "interrupt": "was interrupted",
+}
+
+
+def show(case, found):
+    print("\n" + textwrap.fill(sentence(case), 100))
+    for one in found:
+        exercise = f", exercise {one.exercise}" if one.exercise else ""
+        print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
+        for text in (f"{one.seen}.", f"Why: {one.why}", f"See {one.page}{exercise}"):
+            print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
+    lists = {"Looked at, and OK": in_order(case), "Not judged": not_judged(case)}
+    for title, texts in lists.items():
+        if texts:
+            print(f"\n{title}:")
+        for text in texts:
+            print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
+    if exit_code(case, found) == 0:
+        counts = Counter(one.severity for one in found)
+        above = " and ".join(f"{count} {severity}" for severity, count in counts.items())
+        print("\n" + (f"Above: {above}; nothing certain is wrong." if above else RIGHT))
+
+
+def sentence(case):
+    """The facts of the run."""
+    run, known = case.run, facts(case)
+    parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
+    trained = sum(bool(process.all("step")) for process in case.processes)
+    seen = f"{len(case.ranks)} rank(s) seen"
+    alone = f"{trained} process(es) trained, and no group of ranks was seen"
+    parts += [*failures(case), alone if trained and not case.ranks else seen]
+    parts += [states(case)] if run.end in ("limit", "interrupt") and case.ranks else []
+    if known:
+        samples = known["samples"] and f" of {known['samples']} samples over all ranks"
+        steps = f"{known['steps']} steps{samples or ''}"
+        rate = known["rate"]
+        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate  # text if not a float
+        parts.append(f"{steps}, learning rate {rate}")
+    if case.wraps:
+        parts.append(f"DDP averages {case.wraps[0]['bytes']:,} bytes of gradients")
+    counts = [evaluated(rank) for rank in case.ranks]
+    if any(counts):
+        parts.append(f"samples evaluated: {case.per_rank(counts)}")
+    return "; ".join(parts) + "."
+
+
+def failures(case):
+    """How ranks failed: the first cause first, then those that lost the connection by it."""
+    texts = []
+    for rank in case.ranks:
+        for event in rank.all("raised"):
+            error = event["error"].split(". ")[0]  # gloo adds a page of advice
+            text = f"rank {rank.number} raised {error} ({event['at']})"
+            texts.append((bool(re.search(LOST, error, re.I)), event["time"], text))
+        if not case.run.end and not rank.all("exit", "raised"):
+            texts.append((False, 0, f"rank {rank.number} ended without a word (killed?)"))
+    return [text for _, _, text in sorted(texts)]
+
+
+def evaluated(rank):
+    """How many samples a rank read after its last training, summed over its loaders."""
+    last = {}
+    for event in rank.all("epoch"):
+        count = 0 if event["grad"] else event["count"]  # else read in advance, to train on
+        last = {} if event["backwards"] else {**last, event["loader"]: count}
+    return sum(last.values())
+
+
+def in_order(case):
+    """What was compared, and nothing was found."""
+    if len(case.ranks) < 2:
+        return []
+    epochs = [e for e in case.ranks[0].all("epoch") if e["indices"]]
+    looked = {
+        "gradients, learning rates and weights agree between ranks, in the steps looked at": (
+            any(case.joint()) and case.agree() and len(case.groups) < 2 and not case.loose,
+            "not-wrapped not-in-ddp not-through-ddp last-pass-not-synced weights-differ "
+            "rates-differ",
+        ),
+        f"the ranks train on samples of their own{new_order(epochs)}": (
+            any(e["backwards"] for e in epochs),
+            "same-data same-order split-differs samples-missing",
+        ),
+        "where all ranks evaluate, no sum counts a sample twice, and no part is printed alone": (
+            evaluations(case),
+            "padded-evaluation part-of-evaluation buffers-differ",
+        ),
+        "collectives have the same order on all ranks": (
+            case.ranks[0].all("collective"),
+            "crossed-order one-rank-communicates uneven-steps",
+        ),
+        "no file is read before another rank has written the whole of it": (
+            case.ranks[0].all("open"),
+            "file-race",
+        ),
+    }
+    return [text for text, (seen, keys) in looked.items() if seen and not case.has(*keys.split())]
+
+
+def new_order(epochs):
+    """Had two epochs of a loader different orders?"""
+    own = [(e["loader"], e["order"]) for e in epochs if e["backwards"]]
+    return ", in a new order in each epoch" if len(set(own)) > len({n for n, _ in own}) else ""
+
+
+def not_judged(case):
+    """What could not be looked at, and why."""
+    events = [e for rank in case.ranks for e in rank.all("epoch")]
+    sharded = any(not o["plain"] for o in case.optimizers.values())
+    compiled = any(rank.all("compiled") for rank in case.ranks)
+    reasons = {
+        "anything: no process joined a group (or Python ran with -I, -E or -S)": not case.ranks,
+        "what needs two ranks: there was one": len(case.ranks) == 1,
+        "what would have come after the end of this run": case.run.end or case.run.code,
+        "weights and gradients that are sharded (FSDP, tensor parallelism)": sharded,
+        "which samples an IterableDataset gave": any(e["iterable"] for e in events),
+        "compiled code: forward passes that torch.compile traces are not watched": compiled,
+        "differences that Join or a communication hook makes on purpose": case.loose,
+        "training steps: no two ranks made the same one": case.ranks and not case.steps,
+        "what DDP does: nothing was wrapped by it": case.steps and not case.wraps,
+        "all of the training data: they came from no DataLoader": case.steps and not events,
+        "the batch on one rank: that run failed": case.alone and case.alone.run.code,
+    }
+    early = {e["at"] for e in events if e["grad"] and e["whole"] and not e["backwards"]}
+    texts = [text for text, true in reasons.items() if true] + list(case.lonely())
+    texts += [f"samples of {at}, which were read before anything was computed" for at in early]
+    texts += [f"{one.key}: left out by --ignore" for one in case.found if one.key in case.ignored]
+    return texts + [f"what a watcher or judge would have seen: it failed, {t}" for t in case.failed]
+
+
+def exit_code(case, found):
+    """1: something is wrong. 2: it could not look, or not to the end. 0: neither."""
+    if any(one.severity == "wrong" for one in found):
+        return 1
+    raised = any(rank.all("raised") for rank in case.ranks)  # the command may hide it
+    return 2 if case.run.end or case.run.code or len(case.ranks) < 2 or raised else 0
+
+
+def as_json(case, found):
+    return {
+        "exit": exit_code(case, found),
+        "command": {"code": case.run.code, "end": case.run.end},
+        "ranks": len(case.ranks),
+        "facts": {"sentence": sentence(case), **facts(case)},
+        "findings": [dataclasses.asdict(one) for one in found],
+        "in_order": in_order(case),
+        "not_judged": not_judged(case),
+    }

@@ -1,0 +1,378 @@
+"""Data and results, in each rank: loaders, evaluations, files, prints, ports.
+
+The indices that a loader asks for are those that its workers get: nothing is watched in a worker.
+See watch.py for what all watchers promise.
+"""
+
+import os
+import re
+import sys
+import weakref
+import zlib
+from collections import Counter
+from itertools import islice
+
+from . import record
+from .record import OUT, State, after, before, fingerprints, is_script, noted, quietly, site, write
+from .watch_step import TRAIN, parameters_of
+
+INDICES = 200_000  # of an epoch, at most, are compared one by one
+SAMPLER = ("shuffle", "num_replicas", "rank", "epoch", "seed", "replacement")
+LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
+SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")  # files in which a port may stand
+DRAWING = ("rand", "Random", "normal", "uniform")  # how names begin that draw numbers
+
+
+class Reading(State):
+    """The loaders and evaluations of this process, and what became of their results."""
+
+    def reset(self):
+        self.loaders, self.epochs = weakref.WeakKeyDictionary(), []  # those that are being read
+        self.evaluations = []  # epochs without a backward pass, until training goes on
+        self.evaluating = None  # the model of which eval() was called, where, and its buffers
+        self.results, self.printed = Counter(), []  # what became of results; the last lines
+        self.hook = None  # on all modules, at the beginning of an evaluation
+        self.port = None  # that a forked process has chosen
+
+
+READ = Reading()
+
+
+def open_epoch(iterator, loader):
+    from torch.utils.data import BatchSampler, IterableDataset, Subset
+
+    number = READ.loaders.setdefault(loader, len(READ.loaders))
+    close_epochs(number)
+    dataset, chain, sampler = loader.dataset, [], getattr(loader.batch_sampler, "sampler", None)
+    while isinstance(dataset, Subset):  # also of random_split
+        chain, dataset = [*chain, dataset.indices], dataset.dataset
+    sampler = loader.sampler if sampler is None else sampler
+    counted, workers = hasattr(loader.dataset, "__len__"), loader.num_workers > 0
+    iterator.doctor_epoch = {
+        "loader": number,
+        "at": site(),
+        "chain": chain,
+        "data": digest(dataset),
+        "stored": any(map(rows_of, vars(dataset).values()))
+        if hasattr(dataset, "__dict__")
+        else True,
+        "positions": len(loader.dataset) if counted else 0,
+        "batches": len(loader) if counted else None,
+        "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
+        "seed": getattr(iterator, "_base_seed", None) if workers else None,
+        "random": random_names(dataset, loader.collate_fn) if workers else [],
+        "alike": seeded_alike(loader.worker_init_fn),
+        "stock": type(loader.batch_sampler) is BatchSampler,
+        "iterable": isinstance(dataset, IterableDataset),
+        "lists": iterator.__dict__.setdefault("doctor_lists", []),
+        "delivered": 0,
+        "grad": None,
+        "start": (TRAIN.backwards, TRAIN.synced),
+        "results": READ.results.copy(),
+        "reduced": [],  # single numbers that ranks brought together after it
+    }
+    iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
+    TRAIN.step["began"] += 1  # a loader draws a seed when it begins
+    count_prints()
+    READ.epochs.append(iterator.doctor_epoch)
+
+
+def rows_of(value):
+    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
+
+
+def digest(dataset):
+    """A number that differs if the ranks' data sets do, as far as their attributes show it."""
+    parts = [type(dataset).__name__]
+    for name, value in sorted(getattr(dataset, "__dict__", {"list": dataset}).items()):
+        if rows_of(value):
+            parts.append(f"{name} {len(value)} {value[:10]} {value[-10:]}")
+        elif isinstance(value, (str, int, float)):
+            parts.append(f"{name} {value}")
+    return zlib.crc32(re.sub("0x[0-9a-f]+", "", " ".join(parts)).encode())
+
+
+def random_names(dataset, collate):
+    """Names by which the data set's own code seems to draw random numbers: a hint, no proof."""
+    names, things = [], [dataset, collate]
+    for _ in range(3):  # a transform may lie in an object of the script
+        for thing in things:
+            codes = [getattr(type(thing), name, None) for name in ("__getitem__", "__call__")]
+            codes = [getattr(code, "__code__", None) for code in (thing, *codes)]
+            names += [type(thing).__name__, *(n for c in codes if c for n in c.co_names)]
+        parts = [v for thing in things for v in parts_of(thing)]
+        things = [v for v in parts if type(v).__module__ not in ("builtins", "torch", "numpy")]
+        things += [v for v in parts if hasattr(v, "__code__")]
+    return sorted({name for name in names if name.startswith(DRAWING)})
+
+
+def parts_of(thing):
+    own = list(getattr(thing, "__dict__", {}).values())
+    lists = [value for value in own if isinstance(value, (list, tuple))]  # of transforms
+    return own + [value for values in lists for value in islice(values, 20)]
+
+
+def seeded_alike(worker_init):
+    """What worker_init_fn binds, if it seeds by its number and nothing that differs by rank."""
+    bound = f"{getattr(worker_init, 'args', ())} {getattr(worker_init, 'keywords', {})}"  # partial
+    code = getattr(getattr(worker_init, "func", worker_init), "__code__", None)
+    names = [*code.co_names, *code.co_freevars, *code.co_varnames] if code else []
+    own = any(word in name.lower() for name in names for word in ("rank", "initial_seed", "env"))
+    return bound if any("seed" in name for name in names) and not own else None
+
+
+def note_index(index, iterator):
+    batch = index if isinstance(index, (list, tuple)) else [index]
+    iterator.__dict__.setdefault("doctor_lists", []).append(batch)
+
+
+def around_next(original, self):
+    epoch = getattr(self, "doctor_epoch", None)
+    try:
+        batch = original(self)
+    except StopIteration:
+        self.doctor_lists = []  # an iterator that is kept starts again
+        if epoch:
+            epoch["ended"] = True
+            quietly(close_epochs, epoch["loader"])
+        raise
+    if epoch:
+        quietly(note_batch, epoch, self.doctor_lists)
+    return batch
+
+
+def note_batch(epoch, lists):
+    import torch
+
+    epoch["grad"] = torch.is_grad_enabled() and not READ.evaluating
+    epoch["delivered"] += 1
+    if epoch["grad"] and len(lists) >= epoch["delivered"]:
+        TRAIN.step["read"] += len(lists[epoch["delivered"] - 1])
+    first = epoch["delivered"] == 1 and not OUT.written["compiled"]
+    if first and not torch.is_grad_enabled() and READ.hook is None and TRAIN.backwards:
+        READ.hook = torch.nn.modules.module.register_module_forward_pre_hook(note_module)
+
+
+def note_module(module, inputs):
+    """Data were read to evaluate. The first module that is called is the whole model."""
+    import torch
+
+    READ.hook.remove()
+    READ.hook = None
+    if not torch.is_grad_enabled():  # else nothing was computed on the data, and training goes on
+        quietly(note_evaluated, module)
+
+
+def note_evaluated(module):
+    """Another model than the one of which eval() was called may be the one that computes."""
+    known = READ.evaluating and READ.evaluating["model"]()
+    held = {id(p) for p in known.parameters()} if known is not None else set()
+    own = {id(p) for p in module.parameters()}
+    if own and not own & held:
+        READ.evaluating = None
+        note_eval(module)
+
+
+def close_epochs(loader=None):
+    """An epoch of a loader is over: which samples of the whole data were asked for?"""
+    for epoch in [e for e in READ.epochs if loader in (None, e["loader"])]:
+        READ.epochs.remove(epoch)
+        quietly(close_epoch, epoch)
+
+
+def close_epoch(epoch):
+    lists, chain, start = epoch.pop("lists"), epoch.pop("chain"), epoch.pop("start")
+    indices = [int(i) for batch in lists[: epoch["delivered"]] for i in batch if i is not None]
+    epoch["count"] = len(indices)
+    epoch["chain"] = [hash(tuple(int(i) for i in positions)) for positions in chain]
+    keep = len(indices) <= INDICES and OUT.written["epoch"] < 40 and not epoch["iterable"]
+    for positions in chain if keep else ():
+        indices = [int(positions[i]) for i in indices]
+    epoch["indices"], epoch["order"] = indices if keep else [], hash(tuple(indices))
+    known = epoch["batches"] is not None
+    epoch["whole"] = epoch["delivered"] == epoch["batches"] if known else epoch.pop("ended", False)
+    epoch["backwards"] = TRAIN.backwards - start[0]
+    epoch["synced"] = TRAIN.synced - start[1]
+    if epoch["backwards"]:
+        write("epoch", **epoch)
+    else:  # an evaluation, maybe: it is written when it is known what became of its results
+        READ.evaluations = [*READ.evaluations[-20:], epoch]
+        if READ.evaluating and not epoch["grad"]:  # the model may be trained on before a sum
+            look_at_buffers(READ.evaluating)
+
+
+# ---------------------------------------------------------------- evaluations
+
+
+def note_eval(module):
+    """An evaluation of the trained model begins, or of one next to it: an average, maybe."""
+    models = [ddp.module for ddp in TRAIN.ddps]
+    trained = {id(p) for optimizer in TRAIN.optimizers for p in parameters_of(optimizer)}
+    module = module.module if module in TRAIN.ddps else module
+    own = any(module is m for m in models)
+    own |= not models and any(id(p) in trained for p in module.parameters())
+    other = READ.evaluating is None and any(True for _ in module.parameters())
+    if (own or other) and TRAIN.backwards:
+        code = next(record.frames()).f_code
+        READ.evaluating = {"model": weakref.ref(module), "own": own, "at": site(), "code": code}
+
+
+def look_at_buffers(evaluation):
+    model = evaluation["model"]()
+    if model is not None:
+        buffers = dict(model.named_buffers()) if evaluation["own"] else model.state_dict()
+        evaluation |= {"names": list(buffers), "buffers": fingerprints(buffers.values())}
+
+
+def note_added(name, frame, tensor):
+    """Results come together: of which epochs, and of a model with which buffers?"""
+    READ.results["gathered" if "gather" in name else "added"] += 1
+    READ.results["trimmed"] += "gather" in name and called_in("gather_for_metrics")
+    if READ.evaluations and tensor is not None and tensor.numel() == 1:
+        READ.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
+        OUT.on_device |= tensor.device.type != "cpu"
+    known = READ.evaluating
+    if known and (READ.evaluations or any(f.f_code is known["code"] for f in record.frames())):
+        if "buffers" not in known:
+            look_at_buffers(known)
+        what = {name: known.get(name) for name in ("own", "at", "names", "buffers")}
+        orders = [e["order"] for e in READ.evaluations]
+        if "buffers" in known:
+            write("evaluation", orders=orders, reading=len(READ.epochs), **what)
+        READ.evaluating = None
+
+
+def called_in(name):
+    """Accelerate's gather_for_metrics() leaves out the samples that its sampler repeats."""
+    frame = sys._getframe(1)
+    while frame and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
+
+
+def count_prints():
+    """What is printed from now on is about a later evaluation."""
+    for epoch in READ.evaluations:
+        epoch.setdefault("printed", READ.printed)
+    READ.printed = []
+
+
+def note_forward(ddp, *args, **kwargs):
+    import torch
+
+    if torch.is_grad_enabled() and ddp.module.training and (READ.evaluations or READ.evaluating):
+        end_evaluations()
+
+
+def end_evaluations(*args, **kwargs):
+    """Training goes on, or the script ends: what became of the results is known by now."""
+    count_prints()
+    epochs, READ.evaluations, READ.evaluating = READ.evaluations, [], None
+    for epoch in epochs:
+        epoch["results"] = READ.results - epoch["results"]
+        write("epoch", **epoch)
+
+
+def finish():
+    close_epochs()
+    end_evaluations()
+
+
+# ---------------------------------------------------------------- files, prints, ports
+
+
+def note_save(obj, f, *args, **kwargs):
+    import torch
+
+    dicts = (
+        [d for d in [obj, *obj.values()] if isinstance(d, dict)] if isinstance(obj, dict) else []
+    )
+    weights = any(isinstance(value, torch.Tensor) for d in dicts for value in d.values())
+    if isinstance(f, (str, os.PathLike)):  # it is opened without Python's open()
+        note_open(f, "w", saved=weights)
+
+
+def note_sent(*args, **kwargs):
+    """Results may leave by a file, by a queue of the script (not a DataLoader's), by a store."""
+    READ.results["sent"] += not opened_by_library()
+
+
+def note_printed(*args, **kwargs):
+    if kwargs.get("file") in (None, sys.stdout) and args:
+        note_print(args)
+
+
+def note_logged(logger, line):
+    if is_script(line.pathname):
+        note_print([line.getMessage()])
+
+
+def note_print(args):
+    text, at = " ".join(map(str, args))[:120], site()
+    READ.printed = [*READ.printed[-9:], (at, text)]
+    if OUT.written["print"] < 300:
+        added = READ.results["added"] + READ.results["gathered"]
+        write("print", text=text, at=at, steps=OUT.steps, added=added)
+
+
+def hear(event, args):
+    """Audit hook: files that are opened or renamed, and the port that the script itself chooses."""
+    if event not in ("open", "os.rename", "os.putenv") or OUT.ended:
+        return
+    try:
+        if event == "os.putenv" and os.fsdecode(args[0]) == "MASTER_PORT":
+            READ.port = {"port": os.fsdecode(args[1]), "at": site()}
+            if not OUT.forked:  # otherwise it is written when the process joins a group
+                write("port", **READ.port)
+        elif OUT.forked:
+            return
+        elif OUT.file is not None and event == "os.rename":
+            note_open(args[1], "w")
+        elif event == "open" and isinstance(args[0], (str, bytes)):
+            settings = os.fsdecode(args[0]).endswith(SETTINGS)  # read by a parent of ranks, maybe
+            if OUT.file is not None or settings:
+                note_open(args[0], args[1] or "", args[2] or 0)
+    except Exception:  # the interpreter is shutting down
+        pass
+
+
+def note_open(path, mode, flags=0, saved=False):
+    path = os.path.abspath(os.fsdecode(path))
+    writes = bool(set(mode) & set("wxa+")) or bool(flags & (os.O_WRONLY | os.O_RDWR))
+    ours = path.startswith((os.environ["DDP_DOCTOR_FOLDER"], record.HERE, "/dev", "/proc", "/sys"))
+    known = (path, writes, OUT.passed) in OUT.said or len(OUT.said) > 3000
+    if ours or known or not is_script(path) or opened_by_library():
+        return
+    OUT.said.add((path, writes, OUT.passed))
+    size = os.path.getsize(path) if not writes and os.path.isfile(path) else None
+    appends = "a" in mode or bool(flags & os.O_APPEND)
+    what = {"writes": writes, "appends": appends, "saved": saved}
+    write("open", path=path, size=size, at=site(), **what)
+    if writes:
+        note_sent()
+
+
+def opened_by_library():
+    frame = sys._getframe(2)
+    while frame and not is_script(frame.f_code.co_filename):
+        if any(name in frame.f_code.co_filename for name in LIBRARIES):
+            return True
+        frame = frame.f_back
+    return False
+
+
+WATCHED = {
+    "torch.nn.parallel:DistributedDataParallel forward": before(note_forward),
+    "torch.autograd backward": before(end_evaluations),
+    "torch.utils.data:DataLoader __iter__": after(open_epoch),
+    "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": after(note_index),
+    "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
+    "torch.nn:Module eval": before(note_eval),
+    "torch save": before(note_save),
+    "torch compile": noted("compiled"),
+    "builtins print": before(note_printed),
+    "logging:Logger handle": before(note_logged),
+    "multiprocessing.queues:Queue put": before(note_sent),
+    "multiprocessing.queues:SimpleQueue put": before(note_sent),
+    "torch.distributed:Store set": before(note_sent),
+}

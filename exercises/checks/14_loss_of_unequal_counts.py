@@ -1,0 +1,26 @@
+"""After every step the weights are those of one process with the tokens of all ranks."""
+
+import torch
+import torch.distributed as dist
+
+from exercises.checks.common import ROWS, Watch, linear
+
+LR, LENGTH, CLASSES = 0.5, 8, 4
+# The tokens that ranks 0, 1 and 2 have in each step. The rest of 8 rows is padding.
+COUNTS = ((6, 3, 4), (1, 8, 3), (5, 5, 5), (8, 0, 1))
+CASES = ((", ".join(map(str, COUNTS)),),)
+CASE = "the tokens of the ranks are {} in the four steps: "
+
+
+def batch(step, rank):
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(LENGTH, 3, dtype=torch.float64, generator=generator)
+    y = torch.randint(CLASSES, (LENGTH,), generator=generator)
+    y[torch.randperm(LENGTH, generator=generator)[COUNTS[step][rank] :]] = -100
+    return x, y
+
+
+def observe(mine, *_):
+    watch = Watch(linear(5, 3, CLASSES))
+    mine.train(watch.model, [batch(step, dist.get_rank()) for step in range(len(COUNTS))], LR)
+    return watch.facts() | {ROWS: watch.rows}

@@ -1,0 +1,59 @@
+"""The loss that train returns is that of the saved model, on the test data of all ranks."""
+
+import math
+
+import torch
+import torch.distributed as dist
+
+from exercises.checks.common import Watch, batchnorm_model, parameters
+
+STEPS = 6
+
+
+def data(rank):
+    """The batches of a rank, and its test data: other numbers on each rank, and more of them."""
+    torch.manual_seed(100 + rank)
+    x = torch.rand(STEPS + 1, 6 + rank, 2) + 2 * rank
+    y = x.sum(2, keepdim=True)
+    return list(zip(x[:-1], y[:-1])), x[-1], y[-1]
+
+
+def observe(mine):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    batches, x, y = data(rank)
+    watch, own = Watch(batchnorm_model(seed=rank)), [torch.stack([torch.zeros(3), torch.ones(3)])]
+
+    def gather_statistics(layer, inputs):
+        if layer.training:
+            batch = torch.stack([inputs[0].mean(0), inputs[0].var(0)])
+            own[0] = own[0].lerp(batch.detach(), layer.momentum)
+
+    watch.model[1].register_forward_pre_hook(gather_statistics)
+    returned = mine.train(watch.model, batches, x, y, "model.pt")
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, own[0])
+    saved = batchnorm_model(seed=0).eval()
+    saved.load_state_dict(torch.load("model.pt"))
+    with torch.no_grad():
+        tests = [data(other)[1:] for other in range(world_size)]
+        loss = torch.cat([(saved(x) - y).square() for x, y in tests]).mean().item()
+    return watch.facts() | {
+        "the weights in the file": parameters(saved),
+        "statistics in the file that are those of the batches": gathered(saved[1], everyone),
+        "is the loss of the model in the file returned": same(returned, loss),
+    }
+
+
+def gathered(layer, everyone):
+    """Are the layer's statistics those of one rank, or between those of all?"""
+    least, most = torch.stack(everyone).aminmax(dim=0)
+    (low, thin), (high, wide) = least, most
+    mean, var = layer.running_mean, layer.running_var
+    spread = (high - low) ** 2  # the variance of all batches together has that of their means
+    inside = (low - 1e-4 <= mean) & (mean <= high + 1e-4)
+    return bool((inside & (thin - 1e-4 <= var) & (var <= wide + spread + 1e-4)).all())
+
+
+def same(returned, loss):
+    right = isinstance(returned, float) and math.isclose(returned, loss, rel_tol=1e-4)
+    return "yes" if right else f"no, train returns {str(returned)[:9]} and the loss is {loss:.6f}"

@@ -1,0 +1,25 @@
+"""The weights are those of one process with the data of all; the model is sharded meanwhile."""
+
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from exercises.checks.common import linear, rank_data
+
+STEPS = 4
+CASES = ((0.5,), (3.0,), (4.0,))  # always below the norm; between its values on 2, on 3 ranks
+CASE = "max_norm={}: "
+
+
+def make_model():
+    return nn.Sequential(linear(1, 2, 5), nn.Tanh(), linear(2, 5, 1))
+
+
+def observe(mine, max_norm):
+    model, kinds = make_model(), set()
+    note = register_optimizer_step_pre_hook(lambda *_: kinds.update(map(type, model.parameters())))
+    weights = mine.train(model, *rank_data(dist.get_rank()), max_norm, STEPS)
+    note.remove()
+    whole = {n: "a shard" if isinstance(w, DTensor) else w for n, w in weights.items()}
+    return whole | {"a sharded model in all steps": kinds == {DTensor}}

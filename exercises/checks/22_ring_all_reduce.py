@@ -1,0 +1,38 @@
+"""Sums that are right, equal to the last bit, and no rank that sends more than its part."""
+
+import torch
+import torch.distributed as dist
+
+from exercises.checks.common import Collectives
+from exercises.checks.judge import MOST
+
+SHAPES = ((12,), (7,), (3, 5), (1,), (2,), (1000,), (1, 100), ())
+CASES = [(shape, torch.int64 if shape == (3, 5) else torch.float64) for shape in SHAPES]
+CASE = "a tensor of shape {}: "
+POINT_TO_POINT = {"send", "recv", "recv_anysource"}  # isend, irecv, batch_isend_irecv, too
+
+
+def make(rank, shape, dtype):
+    torch.manual_seed(rank)
+    return (100 * torch.rand(shape, dtype=torch.float64)).to(dtype)
+
+
+def observe(mine, shape, dtype):
+    notes, tensor = Collectives(), make(dist.get_rank(), shape, dtype)
+    mine.all_reduce(tensor)
+    return {"tensor": tensor, "calls": list(notes.calls)}
+
+
+def facts(found, *_):
+    count, first = len(found), found[0]["tensor"]
+    most = 2 * (count - 1) * -(-first.numel() // count) * first.element_size()
+    sent = [sum(size for name, size in r["calls"] if name == "send") for r in found]
+    return {
+        "the tensor on each rank": [rank["tensor"] for rank in found],
+        "other calls than send, recv, isend, irecv": sorted(
+            {name for rank in found for name, _ in rank["calls"]} - POINT_TO_POINT
+        ),
+        f"bytes that a rank sends in its 2 (N - 1) chunks{MOST}": max(most, *sent),
+        "the same bits on all ranks": all(torch.equal(r["tensor"], first) for r in found),
+        "every rank sends": first.numel() < count or min(sent) > 0,
+    }
