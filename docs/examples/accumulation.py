@@ -46,7 +46,7 @@ WAYS = {
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
+    dist.init_process_group("gloo")  # on CPUs, even if there are GPUs: what is counted is the same
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
     steps = [draw(seed) for seed in range(STEPS)]
     whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # all ranks' data as one batch
@@ -112,4 +112,4 @@ def draw(seed):
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # after the function that holds DDP
