@@ -177,7 +177,7 @@ def run(command: str, data: Path) -> tuple[int, str]:
 
 
 def update_page(page: Path, command: str, output: str) -> None:
-    """Put the output under the command; read again each time, so that an edit meanwhile survives."""
+    """Put the output under the command; read again, so that an edit in between survives."""
 
     def replaced(match: re.Match) -> str:
         fresh = f"<!-- measured -->\n\n```sh\n{command}\n```\n\n```\n{output.strip()}\n```\n"

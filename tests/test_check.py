@@ -18,10 +18,11 @@ import psutil
 import pytest
 import torch
 import watchfiles
-from conftest import ROOT, rehearsal, solution_of
+from conftest import ROOT, solution_of
 
 from exercises import check
 from exercises.checks import ranks
+from tools import processes
 
 EXERCISE = next(e for e in check.all_exercises() if e.name == "reduced_on_one_rank")
 SOLUTION = solution_of(EXERCISE)
@@ -129,8 +130,8 @@ def test_no_rank_outlives_the_checker():
     """Ended by SIGTERM or SIGHUP, or by SIGKILL when it cannot clean up."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
         mark = f"check-{os.getpid()}-{number}"
-        env = os.environ | {"STARTED_BY_TEST": mark}
-        started = partial(rehearsal.processes_with, "STARTED_BY_TEST", mark)
+        env = processes.environment(mark)
+        started = partial(processes.marked, mark)
         command = [sys.executable, "exercises/check.py", "03"]  # as it is given: it hangs
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
         end = time.monotonic() + 60

@@ -12,9 +12,9 @@ import sys
 
 import pytest
 from conftest import ROOT, STAGES, solution_of
+from doctor.case import JUDGES
 
 from doctor import __main__  # noqa: F401 (it registers the judges)
-from doctor.case import JUDGES
 from exercises import check
 
 sys.path.insert(0, str(ROOT / "tests/doctor"))

@@ -1,6 +1,7 @@
 """What the pages show: links, commands and figures are those of the repository and its records."""
 
 import importlib
+import json
 import re
 import statistics
 
