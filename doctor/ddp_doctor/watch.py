@@ -157,11 +157,8 @@ def finish():
 
 
 def goodbye():
-    import torch
-
     if OUT.file is not None and not OUT.forked and not OUT.ended:
         quietly(finish)
-        quietly(write, "threads", threads=torch.get_num_threads(), at="?")
         quietly(write, "exit", applied=watch_step.TRAIN.applied, synced=watch_step.TRAIN.synced)
         OUT.ended = True
 

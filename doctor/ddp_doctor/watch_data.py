@@ -297,10 +297,6 @@ def note_sent(*args, **kwargs):
     READ.results["sent"] += not opened_by_library()
 
 
-def note_threads(_, number):
-    write("threads", threads=number, at=site())
-
-
 def note_printed(*args, **kwargs):
     if kwargs.get("file") in (None, sys.stdout) and args:
         note_print(args)
@@ -374,7 +370,6 @@ WATCHED = {
     "torch.nn:Module eval": before(note_eval),
     "torch save": before(note_save),
     "torch compile": noted("compiled"),
-    "torch set_num_threads": after(note_threads),
     "builtins print": before(note_printed),
     "logging:Logger handle": before(note_logged),
     "multiprocessing.queues:Queue put": before(note_sent),

@@ -107,12 +107,13 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
                 process.start()
             reasons = watch(processes, Path(folder))
         finally:
-            started = {process.pid for process in processes if process.pid}
-            adopted = {child.pid for child in psutil.Process().children()} - before
-            for pid in started | adopted:  # adopted: of a rank that has died
-                kill(pid)
-        for process in processes:
-            process.join()
+            for process in processes:
+                if process.pid:
+                    kill(process.pid)
+                    process.join()
+            for child in psutil.Process().children():
+                if child.pid not in before:  # of a rank that has died
+                    kill(child.pid)
         return [describe(n, Path(folder), file, reasons.get(n)) for n in range(world_size)]
 
 

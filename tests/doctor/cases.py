@@ -52,7 +52,6 @@ FINDINGS = {
     "fixed-port": ("check", "as-it-is"),
     "device-by-global-rank": ("wrong", "as-it-is"),
     "file-race": ("wrong", "lock"),
-    "too-many-threads": ("wasteful", "as-it-is"),
     "same-worker-seeds": ("check", "workers"),
     "loss-of-one-rank": ("check", "progress"),
     "zero-gradients": ("wrong", "frozen"),
