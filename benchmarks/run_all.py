@@ -1,6 +1,6 @@
-"""Measure every committed figure anew, one after the other, on one idle machine.
+"""Measure every committed figure again, one after the other, on one idle machine.
 
-First the records: the stages three times in turns, some other settings, what the notebooks quote,
+First the records: the stages three times, interleaved, some other settings, what notebooks quote,
 the player's recordings. Then the pages: a shell block under the line <!-- measured --> is run, and
 the block after it is replaced by what it prints; a stage's page gets the lines of the run nearest
 to the median. Figures of benchmarks also go to benchmarks/results. So the pages show the
@@ -177,7 +177,7 @@ def run(command: str, data: Path) -> tuple[int, str]:
 
 
 def update_page(page: Path, command: str, output: str) -> None:
-    """Put the output under the command; read anew each time, so that an edit meanwhile survives."""
+    """Put the output under the command; read again, so that an edit in between survives."""
 
     def replaced(match: re.Match) -> str:
         fresh = f"<!-- measured -->\n\n```sh\n{command}\n```\n\n```\n{output.strip()}\n```\n"

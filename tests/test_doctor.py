@@ -287,7 +287,7 @@ def train():
 """
 ALONE = f"""{TRAIN}
 import torch._dynamo  # DDP does it: here once, and not in each child
-from ddp_doctor import record, watch, watch_data, watch_step
+from ddp_doctor import record, watch, watch_data, watch_files, watch_step
 def child(change):
     reading, writing = os.pipe()
     if os.fork():
@@ -309,11 +309,11 @@ def failing(module, name):
     watch.install()
 plain = child(lambda: None)
 assert "[[" in plain
-for table in (watch_step.WATCHED, watch_data.WATCHED):
+for table in (watch_step.WATCHED, watch_data.WATCHED, watch_files.WATCHED):
     for target in table:
         assert child(lambda: moved(table, target)) == plain, target
 notes = ("note_", "open_", "close_", "end_", "look_")
-for module in (watch, watch_data, watch_step):
+for module in (watch, watch_data, watch_files, watch_step):
     for name in [n for n in dir(module) if n.startswith(notes)]:
         assert child(lambda: failing(module, name)) == plain, name
 print("all equal")

@@ -1,12 +1,9 @@
 """Gradient accumulation under DDP: what no_sync saves, and how it goes wrong, in numbers.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/accumulation.py
-torchrun --standalone --nproc-per-node 2 docs/examples/accumulation.py --time
 """
 
 import os
-import sys
-import time
 from contextlib import nullcontext
 from functools import partial
 
@@ -51,8 +48,6 @@ def main():
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     dist.init_process_group("gloo")  # on CPUs even if there are GPUs: the counts are the same
     report = print if dist.get_rank() == 0 else lambda *_: None
-    if sys.argv[1:] == ["--time"]:
-        return measure(report)
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
     steps = [draw(seed) for seed in range(STEPS)]
     whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # all ranks' data as one batch
@@ -111,26 +106,6 @@ def draw(seed):
     torch.manual_seed(seed)
     x = torch.randn(dist.get_world_size(), MICRO_BATCHES, 16, 64)
     return x, x.sin()
-
-
-def measure(report, rounds=10):
-    """Time an optimizer step of a model of 8 MiB, with and without no_sync."""
-    torch.manual_seed(dist.get_rank())
-    model = nn.Sequential(nn.Linear(1024, 1024), nn.Tanh(), nn.Linear(1024, 1024))
-    ddp_model, x = DistributedDataParallel(model), torch.randn(16, 1024)
-    report("8 MiB of gradients, 16 samples per micro-batch and rank")
-    report(f"ms per optimizer step, min to max of {rounds}")
-    report(f"micro-batches {'with no_sync':>20} {'without no_sync':>20}")
-    for number in (1, 2, 4, 8):
-        seconds = {"no_sync for all but the last": [], "without no_sync": []}
-        for _ in range(rounds + 1):
-            for name in seconds:  # interleaved: both meet the same noise
-                start = time.perf_counter()
-                train(ddp_model, WAYS[name], [[(x, x)] * number])
-                seconds[name].append(time.perf_counter() - start)
-        own = [[1000 * second for second in way[1:]] for way in seconds.values()]  # 1: warm-up
-        cells = [f"{min(way):.1f} to {max(way):.1f}" for way in own]
-        report(f"{number:13} {cells[0]:>20} {cells[1]:>20}")
 
 
 if __name__ == "__main__":
