@@ -194,7 +194,8 @@ def run(commands, facts):
     with errors, tempfile.TemporaryDirectory() as temp:
         file = Path(temp, "run.jsonl")
         flags = ["--record", str(file), "--checkpoint", str(Path(temp, "model.pt"))]
-        env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1"}  # so that nothing of a stage is left
+        # Nothing of a stage is left in TMPDIR; without a safe path, a script finds its neighbours.
+        env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": ""}
         started, mark = time.monotonic(), processes.new_mark()
         try:
             running = []
