@@ -194,7 +194,7 @@ def run(commands, facts):
     with errors, tempfile.TemporaryDirectory() as temp:
         file = Path(temp, "run.jsonl")
         flags = ["--record", str(file), "--checkpoint", str(Path(temp, "model.pt"))]
-        # Nothing of a stage is left in TMPDIR; without a safe path, a script finds its neighbours.
+        # Nothing that a stage leaves in TMPDIR stays. Scripts need the path of their own folder.
         env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": ""}
         started, mark = time.monotonic(), processes.new_mark()
         try:
