@@ -99,8 +99,7 @@ def all_exercises() -> list[Exercise]:
 def next_open() -> Exercise | None:
     """The first that is not done, in the order of the page."""
     state = progress()
-    left = [e for e in all_exercises() if not state.get(e.name, {}).get("done")]
-    return left[0] if left else None
+    return next((e for e in all_exercises() if not state.get(e.name, {}).get("done")), None)
 
 
 # ---------------------------------------------------------------- one verdict

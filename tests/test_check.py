@@ -3,7 +3,6 @@
 No verdict may depend on the clock, so the bounds are those of ranks.py, made small here.
 """
 
-import contextlib
 import io
 import os
 import signal
@@ -17,7 +16,6 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
-import watchfiles
 from conftest import ROOT, solution_of
 
 from exercises import check
@@ -188,16 +186,20 @@ def test_an_exercise_has_a_number_a_name_and_a_path(typed, word):
     assert "hint 1 of 3" in typed(word, "--hint")[1]
 
 
-def test_the_keys_of_watch(typed, monkeypatch):
-    """h, l and r do what the flags do; after "done" the next one is watched."""
-    keys, seen = iter("hlr"), []
-    monkeypatch.setattr(check, "key_pressed", lambda: contextlib.nullcontext(lambda: next(keys)))
-    monkeypatch.setattr(watchfiles, "watch", lambda *_, **__: iter([set()] * 3))
-    monkeypatch.setattr(check, "verdict", lambda exercise: seen.append(exercise.number) or False)
-    monkeypatch.setattr(check, "reset", lambda exercise: seen.append("reset"))
-    code, out = typed("06", "--watch")
-    assert code == 1 and "hint 1 of 3" in out and "0 of 26 done" in out
-    assert seen == ["06", "reset"]
+def test_watch_checks_after_each_save_and_goes_on(typed, monkeypatch, tmp_path):
+    """It is over when no exercise is left."""
+    exercises, seen, times = check.all_exercises()[:2], [], iter([0, None, 0, 1, 1, 2])
+    monkeypatch.setattr(check, "all_exercises", lambda: exercises)
+    monkeypatch.setattr(check, "saved", lambda exercise: next(times))
+
+    def verdict(exercise):
+        seen.append(exercise.number)
+        check.remember(exercise, done=len(seen) > 1)
+        return len(seen) > 1
+
+    monkeypatch.setattr(check, "verdict", verdict)
+    code, out = typed("--watch")
+    assert code == 0 and seen == ["01", "01", "02"] and "2 of 2 done" in out
 
 
 def test_hints_come_one_by_one(typed):

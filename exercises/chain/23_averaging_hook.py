@@ -17,10 +17,7 @@ import torch.distributed as dist
 
 
 class Parallel:
-    """Trains the model on all ranks by Adam, from the parameters of rank 0.
-
-    All parameters take part in each step; no gradient has more than cap_bytes.
-    """
+    """Trains rank 0's model on all ranks. A step uses all parameters; none exceeds cap_bytes."""
 
     def __init__(self, model, lr, cap_bytes):
         self.parameters = list(model.parameters())

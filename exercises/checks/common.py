@@ -71,7 +71,7 @@ class Watch:
 
     def note(self, model, inputs):
         self.states.append(parameters(model))
-        self.rows += len(inputs[0])
+        self.rows += len(inputs[0]) if inputs else 0
 
     def facts(self) -> dict:
         """What each step has added to the weights. A pass without a step after it is no step."""

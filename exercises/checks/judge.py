@@ -61,9 +61,8 @@ def of_cases(module: ModuleType, seen: list, wanted: list | None) -> str | None:
 def differs(yours: list[dict], ours: list[dict], whose: str = "our solution") -> str | None:
     """The first fact that is not as in our solution, in words; one dict per rank, or for all."""
     for fact in {name: None for rank in ours for name in rank}:
-        found, wanted = zip(
-            *[(one.get(fact), other[fact]) for one, other in zip(yours, ours) if fact in other]
-        )
+        pairs = [(one.get(fact), other[fact]) for one, other in zip(yours, ours) if fact in other]
+        found, wanted = zip(*pairs)
         if fact.endswith(MOST):
             if max(found) > max(wanted):
                 each = ", ".join(map(shown, found))
@@ -82,13 +81,9 @@ def in_words(found: tuple, wanted: tuple, whose: str) -> str:
         found, wanted = (list(values[:, at]) for values in pairs)
     count = 10 if shown(found) == shown(wanted) else 4
     texts, right = ([shown(value, count) for value in values] for values in (found, wanted))
-    if len(texts) == 1:
-        lines = [f"yours: {texts[0]}", f"{whose}: {right[0]}"]
-    else:
-        lines = [f"rank {number}: {text}" for number, text in enumerate(texts)]
-        once = len(set(right)) == 1
-        lines.append(f"{whose}: {right[0] if once else ', '.join(right)}")
-    return "".join(f"\n  {line}" for line in lines)
+    names = [f"rank {number}" for number in range(len(texts))] if len(texts) > 1 else ["yours"]
+    lines = [f"\n  {name}: {text}" for name, text in zip(names, texts)]
+    return "".join(lines) + f"\n  {whose}: {', '.join(dict.fromkeys(right))}"
 
 
 def alike(one, other) -> bool:

@@ -32,12 +32,9 @@ SOURCE = """
 """
 
 FLIGHT_RECORD = """
-rank 0   seq 118 all_reduce [116136] completed   seq 119 all_reduce [116136] completed
-         seq 120 all_reduce [1] started
-rank 1   seq 118 all_reduce [116136] completed   seq 119 all_reduce [116136] completed
-         seq 120 broadcast [288] started
-rank 2   seq 118 all_reduce [116136] completed   seq 119 all_reduce [116136] completed
-         seq 120 all_reduce [1] started
+rank 0   seq 119 all_reduce [116136] completed   seq 120 all_reduce [1] started
+rank 1   seq 119 all_reduce [116136] completed   seq 120 broadcast [288] started
+rank 2   seq 119 all_reduce [116136] completed   seq 120 all_reduce [1] started
 """
 
 answer = {"rank": None, "line": None, "seq": None}
