@@ -7,6 +7,7 @@ Prints under each name what its processes print. A case takes two ranks, or one 
 """
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import signal
@@ -60,6 +61,11 @@ def one_waits(function):
 
 
 # ---------------------------------------------------------------- start-up
+
+
+@launches
+def other_torchrun():
+    shell("bash -c 'PATH=/nowhere; torchrun --version'")
 
 
 @alone
@@ -204,6 +210,35 @@ def rank_died(rank):
     dist.all_reduce(torch.ones(1))
 
 
+@alone
+def store_gone():
+    port = multiprocessing.Queue()
+    fork(hold_a_store, port)
+    store = dist.TCPStore("127.0.0.1", port.get(), is_master=False, timeout=timedelta(seconds=5))
+    store.set("last", "")
+    for process in multiprocessing.active_children():
+        process.join()
+    for _ in range(2):  # the first one may still fit into the system's buffer
+        store.set("next", "")
+        time.sleep(0.5)
+
+
+def hold_a_store(port):
+    listener = socket.create_server(("127.0.0.1", 0)).detach()
+    options = {"is_master": True, "wait_for_workers": False}
+    store = dist.TCPStore("127.0.0.1", 0, master_listen_fd=listener, **options)
+    port.put(store.port)
+    store.wait(["last"], timedelta(seconds=30))
+
+
+@launches
+def closed_terminal():
+    worker = "sh -c 'kill -HUP $PPID; sleep 5; echo survived'"
+    for handled in ("SIGHUP", "SIGTERM"):
+        flags = f"--standalone --signals-to-handle={handled} --no-python"
+        shell(f"nohup torchrun {flags} {worker}")
+
+
 @one_waits
 def monitored_barrier(rank):
     if rank == 0:
@@ -320,6 +355,15 @@ def flag_without_need(rank):
 
 
 @two_ranks
+def other_strides(rank):
+    model = nn.Conv2d(3, 4, 3)
+    ddp_model = DistributedDataParallel(model)
+    model.to(memory_format=torch.channels_last)
+    x = torch.ones(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    ddp_model(x).sum().backward()
+
+
+@two_ranks
 def deprecated_buffers(rank):
     DistributedDataParallel(nn.Linear(2, 1), broadcast_buffers=False)
     with warnings.catch_warnings(record=True) as seen:
@@ -331,9 +375,6 @@ def deprecated_buffers(rank):
 @two_ranks
 def device_ids_on_cpu(rank):
     DistributedDataParallel(nn.Linear(2, 2), device_ids=[rank])
-
-
-# ---------------------------------------------------------------- wrong without a message
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -368,6 +409,11 @@ def half_a_file():
 
 
 @alone
+def disk_full():
+    torch.save(nn.Linear(100, 100).state_dict(), "/dev/full")
+
+
+@alone
 def no_folder():
     torch.save({}, "no-such-folder/model.pt")
 
@@ -383,6 +429,17 @@ def load_before_save(rank):
 
 
 # ---------------------------------------------------------------- data
+
+
+@alone
+def other_images():
+    sys.path.insert(0, str(ROOT))
+    importlib.import_module("01_baseline.train").ConvNet()(torch.ones(2, 1, 32, 32))
+
+
+@alone
+def other_labels():
+    nn.functional.cross_entropy(torch.zeros(1, 10), torch.tensor([12]))
 
 
 @alone

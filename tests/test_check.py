@@ -15,14 +15,14 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
-from conftest import ROOT, solution_of
+from conftest import ROOT
 
 from exercises import check
 from exercises.checks import ranks
 from tools import processes
 
 EXERCISE = next(e for e in check.all_exercises() if e.name == "reduced_on_one_rank")
-SOLUTION = solution_of(EXERCISE)
+SOLUTION = EXERCISE.solution
 TRAIN = "def train(model, x, y, lr, epochs):\n"
 LINE = SOLUTION[: SOLUTION.index(TRAIN)].count("\n") + 2  # the first one in it
 

@@ -207,7 +207,7 @@ def test_seeds_of_workers(persistent):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks its workers")
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_seed_set_anew_does_not_reach_persistent_workers(persistent):
+def test_a_new_seed_does_not_reach_persistent_workers(persistent):
     loader = DataLoader(
         Seeds(), num_workers=1, persistent_workers=persistent, multiprocessing_context="fork"
     )

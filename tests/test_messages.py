@@ -8,7 +8,8 @@ from conftest import LINUX, ROOT, anchor
 PAGE = (ROOT / "docs/messages.md").read_text()
 SOURCE = (ROOT / "tests/provoke_messages.py").read_text()
 KINDS = {name: kind for kind, name in re.findall(r"^@(\w+)\ndef (\w+)\(", SOURCE, re.MULTILINE)}
-COMMAND = re.compile(r"`python tests/provoke_messages\.py (\w+)`")
+ROWS = re.findall(r"^\| \[(.*)\]\(#(.*)\) \| .+ \| (.+) \|$", PAGE, re.MULTILINE)
+NAMED = {link: re.findall(r"`(\w+)`", cases) for _, link, cases in ROWS}  # an entry's cases
 
 
 def entries():
@@ -22,13 +23,13 @@ ENTRIES = entries()
 
 
 def test_the_index_lists_every_entry_once():
-    rows = re.findall(r"^\| \[(.*)\]\(#(.*)\) \| .+ \|$", PAGE, re.MULTILINE)
-    assert rows == [(heading, anchor(heading)) for heading in ENTRIES]
+    """In the page's order, by the first wording of its heading."""
+    assert [link for _, link, _ in ROWS] == [anchor(heading) for heading in ENTRIES]
+    assert all(heading.startswith(words) for (words, *_), heading in zip(ROWS, ENTRIES))
 
 
 def test_every_case_has_an_entry():
-    named = [name for text in ENTRIES.values() for name in COMMAND.findall(text)]
-    assert sorted(named) == sorted(KINDS)
+    assert sorted(sum(NAMED.values(), [])) == sorted(KINDS)
 
 
 @LINUX
@@ -42,9 +43,9 @@ def test_every_case_has_an_entry():
     ],
 )
 def test_messages_are_those_that_are_printed(reader, launches, every):
-    """One wording of a heading, and all that an entry says a case prints."""
+    """One wording of a heading, and all that an entry says that the case prints."""
     entries = dict(list(ENTRIES.items())[::every])
-    named = {name for text in entries.values() for name in COMMAND.findall(text)}
+    named = {name for heading in entries for name in NAMED[anchor(heading)]}
     names = [n for n, kind in KINDS.items() if n in named and (kind == "launches") is launches]
     (reader.folder / "tests").symlink_to(ROOT / "tests")
     result = reader.run(f"python tests/provoke_messages.py {' '.join(names)}", timeout=580)
@@ -54,14 +55,14 @@ def test_messages_are_those_that_are_printed(reader, launches, every):
     assert list(printed) == names
     missing = []
     for heading, text in entries.items():
-        shown = text.partition("**See it here:**")[2]
-        found = [printed[name] for name in COMMAND.findall(shown) if name in printed]
+        found = [printed[name] for name in NAMED[anchor(heading)] if name in printed]
         for output in found:
             wordings = re.findall("`([^`]+)`", heading)
             if wordings and not any(occurs(words, output) for words in wordings):
                 missing.append(f"{heading}\n{output}")
-        for words in re.findall("`([^`]+)`", shown.partition("prints")[2]) if found else []:
-            if not words.startswith("python ") and not any(occurs(words, text) for text in found):
+        shown = re.search("the case prints (.*?)(?:[.;] |$)", text)
+        for words in re.findall("`([^`]+)`", shown[1]) if shown and found else []:
+            if not any(occurs(words, output) for output in found):
                 missing.append(f"{words}\n{''.join(found)}")
     assert not missing, "\n".join(missing)
 
