@@ -147,7 +147,7 @@ def figures_of_stages():
         yield STAGES[2], seconds(records.find(ALL, "03_ddp_spawn", **setting))
     for name in STAGES[2:4]:  # as measured from outside, when these records were made
         started = [run["startup_seconds"] for run in records.find(ALL, name)]
-        yield STAGES[3], "{:.1f}".format(statistics.median(started))
+        yield STAGES[3], f"{statistics.median(started):.1f}"
 
 
 @pytest.mark.parametrize("stage", ["", *STAGES[:4]], ids=["README", *STAGES[:4]])
