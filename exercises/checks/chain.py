@@ -172,12 +172,12 @@ def judge_exposed(ranks):
 def figures(rank, *_):
     """Of the last step of rank 0, next to DDP with buckets of the same size."""
     whole = 2 * LAYERS * LAYER  # Adam's state: two numbers for each parameter
-    lines = ["a step of rank 0     calls    bytes   first call at   exposed   Adam's state"]
+    lines = ["a step   calls    bytes   first call   exposed    Adam's state"]
     for name, step in (("yours", rank), ("DDP", rank["ddp"])):
         given = sum(size for _, size in step["calls"])
         first = min(step["begun"], default=0)
         lines.append(
-            f"{name:<19} {len(step['calls']):>6} {given:>8,} {first:>12.1f} ms "
-            f"{step['exposed']:>6.1f} ms {step.get('state', whole):>8,} bytes"
+            f"{name:<7} {len(step['calls']):>6} {given:>8,} {first:>9.1f} ms "
+            f"{step['exposed']:>6.1f} ms {step.get('state', whole):>9,} bytes"
         )
     return "\n".join(lines)
