@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from conftest import ROOT, STAGES, solution_of
+from conftest import ROOT, STAGES
 
 from exercises import check
 
@@ -246,7 +246,7 @@ def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_
         shown = re.search(r"```text\n.*?\n\n(.*?)```", (ROOT / "docs/doctor.md").read_text(), re.S)
         assert shown[1] in result.out.replace(f"{ROOT}/", "")
     file = tmp_path / exercise.file.name
-    file.write_text(solution_of(exercise))
+    file.write_text(exercise.solution)
     result, said = doctor(f"{TORCHRUN} {file}", flags)
     assert not keys(said, "wrong") and key not in keys(said), result
 
@@ -287,7 +287,7 @@ def train():
 """
 ALONE = f"""{TRAIN}
 import torch._dynamo  # DDP does it: here once, and not in each child
-from ddp_doctor import record, watch, watch_data, watch_step
+from ddp_doctor import record, watch, watch_data, watch_files, watch_step
 def child(change):
     reading, writing = os.pipe()
     if os.fork():
@@ -309,11 +309,11 @@ def failing(module, name):
     watch.install()
 plain = child(lambda: None)
 assert "[[" in plain
-for table in (watch_step.WATCHED, watch_data.WATCHED):
+for table in (watch_step.WATCHED, watch_data.WATCHED, watch_files.WATCHED):
     for target in table:
         assert child(lambda: moved(table, target)) == plain, target
 notes = ("note_", "open_", "close_", "end_", "look_")
-for module in (watch, watch_data, watch_step):
+for module in (watch, watch_data, watch_files, watch_step):
     for name in [n for n in dir(module) if n.startswith(notes)]:
         assert child(lambda: failing(module, name)) == plain, name
 print("all equal")

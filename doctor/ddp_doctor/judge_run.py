@@ -9,7 +9,7 @@ from statistics import mode
 from .case import finds, short
 from .judge import losses
 from .judge_data import OWN
-from .watch_data import SETTINGS
+from .watch_files import SETTINGS
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed

@@ -80,7 +80,7 @@ class Case:
         return next((int(word) for word in self.options if word.isdigit()), 2)
 
     def command(self, file="train.py"):
-        """What a reader types after `python -m doctor`, in the folder that has the file."""
+        """What a reader types after `ddp-doctor`, in the folder that has the file."""
         if "mp.spawn" in self.source:
             return f"python {file}"
         return f"torchrun --standalone --nproc-per-node {self.ranks()} {file}"
