@@ -83,8 +83,9 @@ def parse():
     if args.world_size is None:
         args.world_size = gpus if args.device == "cuda" else 2
     for name in ("repeat", "world_size"):  # the stages check the settings
-        if (getattr(args, name) or 1) < 1:
-            parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1")
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} {value}: at least 1")
     if args.device == "cuda" and args.world_size > gpus:
         parser.error(f"--world-size {args.world_size}: there are {gpus} GPU(s)")
     return args
@@ -193,7 +194,8 @@ def run(commands, facts):
     with errors, tempfile.TemporaryDirectory() as temp:
         file = Path(temp, "run.jsonl")
         flags = ["--record", str(file), "--checkpoint", str(Path(temp, "model.pt"))]
-        env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1"}  # so that nothing of a stage is left
+        # Nothing that a stage leaves in TMPDIR stays. Scripts need the path of their own folder.
+        env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": ""}
         started, mark = time.monotonic(), processes.new_mark()
         try:
             running = []

@@ -175,7 +175,7 @@ def about(rows: list[Row]) -> str:
     if len({record["stage"] for row in rows for record in row} & set(STAGES[2:])) > 1:
         text += "\nStages 3, 4 and 5 run the same training step. They differ by noise only."
     if any(len(row) > 1 for row in rows):
-        text += "\nEach figure is a median, with the quartiles. A ratio is formed in each repeat."
+        text += "\nFigures are medians (with quartiles). A ratio is formed in each repeat."
     return text
 
 

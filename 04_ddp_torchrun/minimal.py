@@ -25,15 +25,15 @@ def main():
     if cuda:
         torch.cuda.set_device(device)  # one GPU per rank
     torch.manual_seed(rank)  # 2. ranks augment and drop out differently
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 3.
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
     try:
-        if local_rank == 0:  # 3. one rank per node downloads and checks the files
+        if local_rank == 0:  # 4. one rank per node downloads and checks the files
             datasets.MNIST(download=True, **data)
             datasets.MNIST(train=False, **data)
     except Exception as error:  # no network, or a damaged file
         raise SystemExit(f"no MNIST in {data['root']}: {error!r}") from None
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 4.
-    dist.barrier()  # now the ranks have joined each other, and every node has the data
+    dist.barrier()  # (4) now every node has the data
     train_set, test_set = datasets.MNIST(**data), datasets.MNIST(train=False, **data)
     sampler = DistributedSampler(train_set)  # 5. each rank trains on its own shard of every batch
     loader = DataLoader(train_set, batch_size=240 // world_size, sampler=sampler)
@@ -69,4 +69,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # (4) after main has returned, which frees DDP
+    dist.destroy_process_group()  # (3) after main has returned, which frees DDP

@@ -102,9 +102,9 @@ def main():
     local_rank = int(os.environ["LOCAL_RANK"])
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    if local_rank == 0:  # one rank per node downloads
-        train.load_mnist(args.data)
     with train.process_group(device, args.timeout):
+        if local_rank == 0:  # one rank per node downloads
+            train.load_mnist(args.data)
         dist.barrier()
         try:
             run(args, device)

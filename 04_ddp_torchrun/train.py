@@ -52,9 +52,9 @@ def main():
     if args.batch_size % world_size:
         stop(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
     device = torch.device("cuda", local_rank) if args.device == "cuda" else torch.device("cpu")
-    if local_rank == 0:  # one rank per node downloads
-        load_mnist(args.data)
     with process_group(device, args.timeout):  # reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+        if local_rank == 0:  # one rank per node downloads
+            load_mnist(args.data)
         dist.barrier()  # now the data is on every node
         train(args, device)
 

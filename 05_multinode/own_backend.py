@@ -35,10 +35,10 @@ def main():
         stage4.stop(f"start it with torchrun, see --help: {', '.join(sorted(missing))} not set")
     if args.batch_size % int(os.environ["WORLD_SIZE"]):
         stage4.stop(f"--batch-size {args.batch_size} is not divisible by the number of ranks")
-    if os.environ["LOCAL_RANK"] == "0":  # one rank per node downloads
-        stage4.load_mnist(args.data)
     dist.init_process_group("ring", timeout=timedelta(seconds=args.timeout))
     try:
+        if os.environ["LOCAL_RANK"] == "0":  # one rank per node downloads
+            stage4.load_mnist(args.data)
         dist.all_reduce(torch.zeros(1))  # a barrier: no rank has the sum before all have come
         stage4.train(args, torch.device("cpu"))
         print(f"rank {dist.get_rank()} has sent {dist.group.WORLD.sent:,} bytes")

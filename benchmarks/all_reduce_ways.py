@@ -116,7 +116,7 @@ def sweep(ways: dict, rounds: int) -> dict:
 
 
 def times(ways: dict, length: int, repeats: int) -> dict[str, float]:
-    """Median seconds until the last rank has the sum of vectors [length], in turn.
+    """Median seconds until the last rank has the sum of vectors [length], one after the other.
 
     A rank that has sent its last bytes is done when the system has taken them, long before a slow
     cable has carried them: so it is not enough to ask one rank.

@@ -26,9 +26,9 @@ stage3 = importlib.import_module("03_ddp_spawn.train")
 from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
 
 BOUND, OURS = "no communication (upper bound)", "broadcast_buffers=False"  # as in the stages
-VERSIONS = {  # name -> how the model is wrapped; "and": beside broadcast_buffers=False
+VERSIONS = {  # name -> how the model is wrapped; "and": with broadcast_buffers=False
     BOUND: lambda model: model,
-    "DDP, as it comes": DistributedDataParallel,
+    "DDP, default options": DistributedDataParallel,
     OURS: common.ddp,
     "and gradient_as_bucket_view": lambda model: common.ddp(model, gradient_as_bucket_view=True),
     "and static_graph": lambda model: common.ddp(model, static_graph=True),

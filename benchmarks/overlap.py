@@ -1,6 +1,6 @@
 """Does the ring of 05_multinode/own_backend.py overlap with backward? DDP on links made slow.
 
-Two ranks, three buckets; a message takes --latency milliseconds longer. "In turn" backward waits
+Two ranks, three buckets; a message takes --latency milliseconds longer. "Sequential" backward waits
 for each all-reduce before it goes on, as with a backend that has no thread. Both ways have
 their turn in every round, and the ratio is formed within a round.
 
@@ -67,8 +67,8 @@ def run_rank(rank: int, folder: str, args) -> None:
     ring.outgoing = SlowLink(ring.outgoing, args.latency / 1000)
     model = common.ddp(common.stage3.ConvNet(), bucket_cap_mb=BUCKET_MB)
     x, y = common.batch(args.batch_size // 2)
-    ways = {"beside": partial(backward, model, x, y, False)}
-    ways["in turn"] = partial(backward, model, x, y, True)
+    ways = {"overlapped": partial(backward, model, x, y, False)}
+    ways["sequential"] = partial(backward, model, x, y, True)
     for _ in range(3):
         backward(model, x, y, False)  # DDP makes its three buckets
     seconds = common.in_turns(args.rounds, ways)
@@ -92,9 +92,9 @@ def backward(model, x, y, in_turn: bool) -> float:
 def report(results: dict) -> str:
     seconds, rows = results["seconds"], []
     for name, taken in seconds.items():
-        ratios = [own / other for own, other in zip(taken, seconds["in turn"])]
+        ratios = [own / other for own, other in zip(taken, seconds["sequential"])]
         rows.append([name, common.deciles([1000 * t for t in taken]), common.deciles(ratios)])
-    titles = ["all-reduces and backward", "ms of a backward", "of in turn"]
+    titles = ["all-reduces and backward", "ms of a backward", "of sequential"]
     return f"{results['about']}\n{common.table(titles, rows)}"
 
 

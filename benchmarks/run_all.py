@@ -1,13 +1,13 @@
-"""Measure every committed figure anew, one after the other, on one idle machine.
+"""Measure every committed figure again, one after the other, on one idle machine.
 
-First the records: the stages three times in turns, some other settings, what the notebooks quote,
+First the records: the stages three times, interleaved, some other settings, what notebooks quote,
 the player's recordings. Then the pages: a shell block under the line <!-- measured --> is run, and
 the block after it is replaced by what it prints; a stage's page gets the lines of the run nearest
 to the median. Figures of benchmarks also go to benchmarks/results. So the pages show the
 machine they were last run on, and `git diff` shows how yours differs from ours.
 
     python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
-    python -m benchmarks.run_all --only limit accumulation --data ../mnist
+    python -m benchmarks.run_all --only limit sweep --data ../mnist
     python -m benchmarks.run_all --only stages settings recordings
 """
 
@@ -43,7 +43,8 @@ BEFORE = {  # by the name that --only knows: commands whose output no page shows
     "loaders": "python -m benchmarks.loaders --data data",
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
-    "recordings": "python tools/record.py",
+    "batch_size": "python -m benchmarks.batch_size --data data",
+    "recordings": "python -m benchmarks.record",
     "failures": "python 05_multinode/rehearsal/failures.py --json "
     "05_multinode/rehearsal/failures.json",
 }
@@ -176,7 +177,7 @@ def run(command: str, data: Path) -> tuple[int, str]:
 
 
 def update_page(page: Path, command: str, output: str) -> None:
-    """Put the output under the command; read anew each time, so that an edit meanwhile survives."""
+    """Put the output under the command; read again, so that an edit in between survives."""
 
     def replaced(match: re.Match) -> str:
         fresh = f"<!-- measured -->\n\n```sh\n{command}\n```\n\n```\n{output.strip()}\n```\n"

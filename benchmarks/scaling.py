@@ -137,7 +137,7 @@ def fit_line(xs: list[float], ys: list[float]) -> tuple[float, float]:
 
 
 def fit(n: int, runs: dict[int, dict], cores: int) -> dict:
-    """From what was measured -> the fitted constants of n ranks, predictions beside measurements.
+    """From what was measured -> the fitted constants of n ranks, predictions and measurements.
 
     Where the ranks have no core each, computing is that of the largest run in which they had.
     """
@@ -239,7 +239,7 @@ def all_reduces(trainee: Trainee, size: int, repeats: int) -> float:
 
 
 def report(results: dict) -> str:
-    """For each number of ranks its constants, and the prediction beside the measurement."""
+    """For each number of ranks its constants, and the prediction and the measurement."""
     lines = [f"ConvNet, {results['bytes']:,} bytes of gradients, {results['about']}"]
     parts = ("computing", "averaging", "around", "predicted", "measured")
     titles = ["images per step", "computing", "+ all-reduce", "+ around", "= predicted, ms"]

@@ -124,3 +124,7 @@ def test_what_the_page_says_about_latency_and_links():
     for ranks, link in links.items():
         end = at_scale.speed_table(at_scale.predict(flops, buckets, args, link)).splitlines()[-1]
         assert end == f"Doubling makes it at least 1.5 times as fast up to {ranks} ranks."
+    args.weak, args.batch = True, 65536
+    one, *_, last = at_scale.predict(flops, buckets, args, network)[:11]
+    assert last.ranks == 1024 and round(at_scale.speedup(last, one)) == 215
+    assert (round(1000 * one.overlapped), round(1000 * last.overlapped)) == (26, 123)

@@ -126,7 +126,6 @@ def test_under_torchrun_the_line_stands_above_the_report(reader, stage):
     assert result.code == 1, result
     first = result.err.partition("ChildFailedError")[0]
     assert f"{stage}: error: --data nowhere: no MNIST" in first
-    assert "RuntimeError" not in result.err, "no rank had joined the group"
     assert not list(reader.folder.rglob("*.jsonl"))
 
 

@@ -64,7 +64,8 @@ SHORT = {  # flags with which it takes seconds
     "scaling": "--ranks 2 --rounds 2 --steps 2",
 }
 RESULTS = common.ROOT / "benchmarks/results"
-ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads"}  # notebooks show these
+# Notebooks show these; docs/batch_size_and_learning_rate.md has the last one's in its own form.
+ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads", "batch_size"}
 
 
 def module_of(name):

@@ -3,8 +3,6 @@
 No verdict may depend on the clock, so the bounds are those of ranks.py, made small here.
 """
 
-import contextlib
-import io
 import os
 import signal
 import subprocess
@@ -17,15 +15,14 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
-import watchfiles
-from conftest import ROOT, solution_of
+from conftest import ROOT
 
 from exercises import check
 from exercises.checks import ranks
 from tools import processes
 
 EXERCISE = next(e for e in check.all_exercises() if e.name == "reduced_on_one_rank")
-SOLUTION = solution_of(EXERCISE)
+SOLUTION = EXERCISE.solution
 TRAIN = "def train(model, x, y, lr, epochs):\n"
 LINE = SOLUTION[: SOLUTION.index(TRAIN)].count("\n") + 2  # the first one in it
 
@@ -188,27 +185,25 @@ def test_an_exercise_has_a_number_a_name_and_a_path(typed, word):
     assert "hint 1 of 3" in typed(word, "--hint")[1]
 
 
-def test_the_keys_of_watch(typed, monkeypatch):
-    """h, l and r do what the flags do; after "done" the next one is watched."""
-    keys, seen = iter("hlr"), []
-    monkeypatch.setattr(check, "key_pressed", lambda: contextlib.nullcontext(lambda: next(keys)))
-    monkeypatch.setattr(watchfiles, "watch", lambda *_, **__: iter([set()] * 3))
-    monkeypatch.setattr(check, "verdict", lambda exercise: seen.append(exercise.number) or False)
-    monkeypatch.setattr(check, "reset", lambda exercise: seen.append("reset"))
-    code, out = typed("06", "--watch")
-    assert code == 1 and "hint 1 of 3" in out and "0 of 26 done" in out
-    assert seen == ["06", "reset"]
+def test_watch_checks_after_each_save_and_goes_on(typed, monkeypatch, tmp_path):
+    """It is over when no exercise is left."""
+    exercises, seen, times = check.all_exercises()[:2], [], iter([0, None, 0, 1, 1, 2])
+    monkeypatch.setattr(check, "all_exercises", lambda: exercises)
+    monkeypatch.setattr(check, "saved", lambda exercise: next(times))
+
+    def verdict(exercise):
+        seen.append(exercise.number)
+        check.remember(exercise, done=len(seen) > 1)
+        return len(seen) > 1
+
+    monkeypatch.setattr(check, "verdict", verdict)
+    code, out = typed("--watch")
+    assert code == 0 and seen == ["01", "01", "02"] and "2 of 2 done" in out
 
 
 def test_hints_come_one_by_one(typed):
     hints = [" ".join(typed("06", "--hint")[1].split()).count("hint ") for _ in range(4)]
     assert hints == [1, 2, 3, 3]
-
-
-def test_a_solution_is_shown_after_a_question_only(typed, monkeypatch):
-    for answer, shown in (("n", False), ("y", True), ("", False)):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-        assert ("+        dist.all_reduce(mean)" in typed("06", "--solution")[1]) is shown
 
 
 @pytest.mark.parametrize(

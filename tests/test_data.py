@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import importlib
 import threading
-import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -30,7 +29,6 @@ def mirror(small_data, tmp_path_factory):
         resources.append((f"{file}-ubyte.gz", hashlib.md5(packed).hexdigest()))
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        delay = 0.0  # seconds, for a slow network
         nodes = 1  # no file is sent until so many nodes have asked for one
         alone = False  # has one waited for the others in vain?
 
@@ -38,7 +36,6 @@ def mirror(small_data, tmp_path_factory):
             super().__init__(*args, directory=served)
 
         def do_GET(self):
-            time.sleep(Handler.delay)
             node, _, file = self.path.strip("/").rpartition("/")
             if self.headers["Method"] != "HEAD":  # with which torchvision looks for redirections
                 requests[node, file] += 1
@@ -46,7 +43,7 @@ def mirror(small_data, tmp_path_factory):
                 if len(seen) == Handler.nodes:
                     all_nodes.set()
                 if not all_nodes.wait(60):
-                    Handler.alone, Handler.delay = True, 0.0
+                    Handler.alone = True
                     all_nodes.set()
             self.path = f"/{file}"
             super().do_GET()
@@ -95,23 +92,35 @@ def test_downloaded_once_and_then_found(mirrored, reader):
     assert not requests
 
 
-SLOWER = "-e 1 --device cpu --timeout 15"  # than the timeout is the download: two requests a file
 DOWNLOADS = [
-    pytest.param("04_ddp_torchrun/minimal.py", 0, id="minimal"),
-    pytest.param(f"04_ddp_torchrun/train.py {SLOWER}", 2.5, id="4", marks=pytest.mark.slow),
-    pytest.param(f"05_multinode/train.py {SLOWER}", 2.5, id="5", marks=pytest.mark.slow),
+    pytest.param("04_ddp_torchrun/minimal.py", id="minimal"),
+    pytest.param("04_ddp_torchrun/train.py -e 1", id="4", marks=pytest.mark.slow),
+    pytest.param("05_multinode/train.py -e 1", id="5", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("script", "delay"), DOWNLOADS)
-def test_each_node_downloads_once_and_all_nodes_at_the_same_time(reader, mirror, script, delay):
-    mirror.handler.delay, mirror.handler.nodes = delay, 2
+@pytest.mark.parametrize("script", DOWNLOADS)
+def test_each_node_downloads_once_and_all_nodes_at_the_same_time(reader, mirror, script):
+    mirror.handler.nodes = 2
     env = {**mirror.settings, "CUDA_VISIBLE_DEVICES": ""}
     disks = [{"NODE": node, "MNIST_ROOT": str(reader.folder / f"disk{node}")} for node in "01"]
     result = reader.finish_all(reader.start_nodes(script, 2, [{**env, **disk} for disk in disks]))
     assert not mirror.handler.alone, "one node waited for the other one's download"
     assert len(mirror.requests) == 8 and set(mirror.requests.values()) == {1}, mirror.requests
     assert result.code == 0, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
+def test_a_node_that_cannot_download_ends_both(reader, stage):
+    """Long before --timeout, which is 600 seconds."""
+    nodes = [{"MNIST_ROOT": reader.env["MNIST_ROOT"]}, {"MNIST_ROOT": str(reader.folder / "none")}]
+    proxies = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    for node in nodes:
+        node.update(proxies, CUDA_VISIBLE_DEVICES="", no_proxy="127.0.0.1")
+    result = reader.finish_all(reader.start_nodes(f"{stage}/train.py", 2, nodes), timeout=150)
+    assert result.code != 0 and result.out == "", result
+    assert result.err.count(f"{stage}: error: --data {reader.folder / 'none'}: no MNIST (") == 1
 
 
 def test_a_download_that_breaks_is_one_line(mirrored, called):

@@ -6,78 +6,61 @@ The table of scripts is in tests/doctor/: cases.py has findings, mutants and inn
 import json
 import os
 import re
-import shutil
+import signal
 import subprocess
 import sys
+import time
+import zipapp
+from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
-from conftest import ROOT, STAGES, solution_of
-from doctor.case import JUDGES
+from conftest import ROOT, STAGES
 
-from doctor import __main__  # noqa: F401 (it registers the judges)
 from exercises import check
 
-sys.path.insert(0, str(ROOT / "tests/doctor"))
+sys.path[:0] = [str(ROOT / "doctor"), str(ROOT / "tests/doctor")]
 import cases  # noqa: E402
+from ddp_doctor import __main__, report  # noqa: E402, F401 (it registers the judges)
+from ddp_doctor.case import JUDGES, Rank  # noqa: E402
+from ddp_doctor.launch import Run  # noqa: E402
 
-MISSED = 10  # of 108: without DDP and DataLoader, mostly, and what needs GPUs
-MEND = {e.number: e for e in check.all_exercises() if e.kind == "mend"}
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
-KEYS = {
-    "01": "same-order",
-    "02": "padded-evaluation",
-    "04": "rates-differ",
-    "05": "same-random-numbers",
-    "06": "batch-grows",
-    "07": "unequal-counts",
-    "09": "last-pass-not-synced",
-    "10": "not-through-ddp",
-    "11": "not-in-ddp",
-    "12": "clip-scaled",
-    "13": "buffers-differ",
-    "15": "crossed-order",
-    "16": "one-rank-communicates",
-    "17": "uneven-steps",
-    "18": "all-send-first",
-    "19": "fixed-port",
-    "20": "device-by-global-rank",
-    "21": "file-race",
-    "22": "too-many-threads",
-    "34": "zero-gradients",
-    "35": "one-rank-communicates",
+EXERCISES = {e.file.stem.partition("_")[2]: e for e in check.all_exercises()}
+LINES = {  # by exercise: what is in the line that the finding names
+    "same_order": "for x, y in loader:",
+    "padded_accuracy": "for x, y in loader:",
+    "reduced_on_one_rank": "optimizer.step()",
+    "same_augmentation": "loss = F.mse_loss(ddp_model(noisy), y)",
+    "batch_and_rate": "optimizer.step()",
+    "loss_of_unequal_counts": "loss.backward()",
+    "no_sync_off_by_one": "optimizer.step()",
+    "through_the_module": "loss.backward()",
+    "unfrozen_after_wrapping": "optimizer.step()",
+    "clip_before_unscale": "",
+    "batchnorm_of_rank": "",
+    "crossed_collectives": "dist.all_reduce(number)",
+    "rank_0_evaluates": "losses.append(validate(ddp_model, x_val, y_val))",
+    "uneven_batches": "",
+    "all_ranks_download": "",
+    "sharded_too_late": "optimizer.step()",
 }
-LINES = {  # that the finding names
-    "01": "for x, y in loader:",
-    "02": "for x, y in loader:",
-    "04": "optimizer.step()",
-    "05": "loss = F.mse_loss(ddp_model(noisy), y)",
-    "06": "optimizer.step()",
-    "07": "loss.backward()",
-    "09": "optimizer.step()",
-    "10": "loss.backward()",
-    "11": "optimizer.step()",
-    "15": "dist.all_reduce(number)",
-    "16": "losses.append(validate(ddp_model, x_val, y_val))",
-    "18": "dist.send(tensor, peer)",
-    "34": "optimizer.step()",
-    "35": "group = dist.new_group(ranks) | dist.all_reduce(total, group=group)",  # one of the two
-}
+KEYS = {judge.exercise: judge.key for judge in JUDGES if judge.exercise}
 
 
 @pytest.fixture
 def doctor(reader, tmp_path):
-    """Runs the doctor, copied into a folder without the rest of the repository, on a command."""
-    shutil.copytree(ROOT / "doctor", tmp_path / "doctor", ignore=shutil.ignore_patterns("__py*"))
+    """Runs the doctor on a command, in an empty folder."""
 
     def run(command, flags="", timeout=200, **env):
         out = tmp_path / "found.json"
         out.unlink(missing_ok=True)
-        env["PYTHONPATH"] = str(tmp_path)
         (tmp_path / "tmp").mkdir(exist_ok=True)
         env["TMPDIR"] = str(tmp_path / "tmp")
-        line = f"python -m doctor --json {out} {flags} {command}"
+        line = f"python {ROOT}/doctor --json {out} {flags} {command}"
         result = reader.run(line, timeout=timeout, **env)
-        assert not list((tmp_path / "tmp").glob("doctor*")), "a file is left"
+        assert not list((tmp_path / "tmp").glob("ddp-doctor*")), "a file is left"
         said = json.loads(out.read_text()) if out.exists() else None
         return result, said
 
@@ -89,14 +72,15 @@ def keys(said, severity=None):
 
 
 def test_a_mistake_is_named_with_its_line(doctor):
-    result, said = doctor(f"{TORCHRUN} {MEND['09'].file}")
+    exercise = EXERCISES["no_sync_off_by_one"]
+    result, said = doctor(f"{TORCHRUN} {exercise.file}")
     assert result.code == 1 == said["exit"], result
     (found,) = [f for f in said["findings"] if f["severity"] == "wrong"]
-    line = 1 + MEND["09"].file.read_text().splitlines().index("            optimizer.step()")
-    assert found["key"] == "last-pass-not-synced" and found["at"].endswith(
-        f"09_no_sync_off_by_one.py:{line}"
-    )
-    assert found["exercise"] == "09" and (ROOT / found["page"].partition("#")[0]).exists()
+    line = 1 + exercise.file.read_text().splitlines().index("            optimizer.step()")
+    assert found["key"] == "last-pass-not-synced"
+    assert found["at"].endswith(f"no_sync_off_by_one.py:{line}")
+    assert found["exercise"] == exercise.number
+    assert (ROOT / found["page"].partition("#")[0]).exists()
     assert "number 1 of" not in found["seen"] and "1 of its 4 backward passes" in found["seen"]
     assert "WRONG [last-pass-not-synced]" in result.out and said["ranks"] == 2
 
@@ -122,18 +106,71 @@ def test_without_ranks_nothing_is_said_to_be_right(doctor):
     assert result.code == 2 and said is None and result.err.count("\n") == 1
 
 
-def test_the_page_has_every_finding():
+def test_the_page_has_every_finding_and_links_to_its_page_and_exercise():
     page = (ROOT / "docs/doctor.md").read_text()
-    rows = re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)
+    rows = dict(re.findall(r"^\| `([\w-]+)` (.*)", page, re.MULTILINE))
     assert sorted(rows) == sorted(judge.key for judge in JUDGES)
     for judge in JUDGES:
-        found = judge.page.partition("#")[0]
-        assert (ROOT / found).exists(), found
+        name, _, anchor = judge.page.partition("#")
+        assert (ROOT / name).exists(), name
+        assert f"{name.removeprefix('docs/')}{'#' if anchor else ''}{anchor})" in rows[judge.key]
+        assert (f"_{judge.exercise}.py)" in rows[judge.key]) == bool(judge.exercise), judge.key
+
+
+@pytest.mark.slow
+def test_what_is_meant_can_be_ignored(doctor):
+    command = f"{TORCHRUN} {EXERCISES['padded_accuracy'].file}"
+    result, said = doctor(command, "--ignore padded-evaluation")
+    assert result.code == 0 == said["exit"] and not said["findings"], result
+    assert "padded-evaluation: left out by --ignore" in said["not_judged"]
+    assert "no sum counts a sample twice" not in result.out
+    result, said = doctor("python -c pass", "--ignore no-such-key")
+    assert result.code == 2 and "there is no such finding" in result.err
+
+
+def test_the_version_names_the_versions_of_pytorch_that_were_tried(reader):
+    result = reader.run(f"python {ROOT}/doctor --version")
+    assert re.fullmatch(r"ddp-doctor \d+\.\d+, tried with PyTorch \d+\.\d+.*\n", result.out)
+
+
+def test_a_zip_file_is_refused(reader):
+    zipapp.create_archive(ROOT / "doctor", reader.folder / "doctor.pyz")
+    result = reader.run("python doctor.pyz torchrun train.py")
+    assert result.code == 2 and "error: a zip file" in result.err and not result.out
+
+
+def test_alone_leaves_out_what_git_ignores_if_the_folder_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in (["init", "-q"], ["config", "user.name", "a"]):
+        subprocess.run(["git", *command], check=True)
+    Path(".gitignore").write_text("data/\n")
+    Path("data").mkdir()
+    for name in ("data/images", "train.py"):
+        Path(name).write_text("x" * 1000)
+    seen = []
+    observe = lambda command, *rest: seen.append((command, os.listdir(rest[-1]))) or Run(0)  # noqa: E731
+    monkeypatch.setattr(__main__, "observe", observe)
+    monkeypatch.setattr(__main__, "COPIED", 1500)
+    args = SimpleNamespace(command=[*TORCHRUN.split(), "train.py"], patience=1, limit=1)
+    assert __main__.run_alone(args)
+    ((command, copied),) = seen
+    assert command[-2:] == ["1", "train.py"] and sorted(copied) == [".gitignore", "train.py"]
+    monkeypatch.setattr(__main__, "COPIED", 100)
+    assert __main__.run_alone(args) is None and len(seen) == 1
+
+
+def test_what_was_read_in_advance_is_no_evaluation_and_one_epoch_has_no_order():
+    epoch = {"kind": "epoch", "backwards": 0, "grad": True, "loader": 0, "count": 9, "order": 1}
+    assert report.evaluated(Rank([epoch], {})) == 0
+    assert report.evaluated(Rank([epoch | {"grad": False}], {})) == 9
+    trained = epoch | {"backwards": 3}
+    assert report.new_order([trained]) == report.new_order([trained, trained]) == ""
+    assert report.new_order([trained, trained | {"order": 2}])
 
 
 @pytest.mark.slow
 def test_a_hang_is_ended_and_named(doctor):
-    result, said = doctor(f"{TORCHRUN} {MEND['16'].file}", "--patience 4")
+    result, said = doctor(f"{TORCHRUN} {EXERCISES['rank_0_evaluates'].file}", "--patience 4")
     assert said["command"]["end"] == "hang" and keys(said, "wrong") == {"one-rank-communicates"}
     assert (
         "rank 0 waits in forward of DDP" in result.out and "rank 1 waits in barrier" in result.out
@@ -157,36 +194,61 @@ def test_a_run_that_does_not_end_well_is_never_right(way, doctor, tmp_path):
     assert sentence[way] in said["facts"]["sentence"]
 
 
-# ---------------------------------------------------------------- the exercises, the stages
-
-
-def command_of(number, file):
-    if number in ("19", "22"):
-        return f"env -u OMP_NUM_THREADS python {file}"  # it is set for tests
-    if number == "20":
-        nodes = "--nnodes 2 --node-rank $n --nproc-per-node 2 --master-port 29671"
-        return f"bash -c 'for n in 0 1; do torchrun {nodes} {file} & done; wait'"
-    return f"{TORCHRUN[:-1]}{4 if number == '35' else 2} {file}"
+@pytest.mark.slow
+def test_a_rank_that_raises_makes_exit_code_2_whatever_the_command_returns(doctor, tmp_path):
+    source = (ROOT / "tests/doctor/scripts/trainer.py").read_text()
+    script = tmp_path / "train.py"
+    script.write_text(source.replace("mean += loss", "raise ValueError('no') #"))
+    result, said = doctor(f"bash -c 'python {script} & wait'")
+    assert said["command"]["code"] == 0 and result.code == 2 == said["exit"], result
+    assert "raised ValueError: no" in said["facts"]["sentence"]
+    assert "nothing certain is wrong" not in result.out and "nothing is wrong" not in result.out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", KEYS)
-def test_each_broken_exercise_is_named_and_none_that_is_mended(number, doctor, tmp_path):
-    flags = "--alone" if number == "06" else ""
-    exercise = MEND[number]
-    result, said = doctor(command_of(number, exercise.file), flags)
-    found = next((f for f in said["findings"] if f["key"] == KEYS[number]), None)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_a_signal_ends_the_ranks_and_a_second_one_does_not_lose_the_report(name, reader, tmp_path):
+    script, number = tmp_path / "train.py", getattr(signal, name)
+    script.write_text(
+        "import signal, time, torch, torch.distributed as dist\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # so that ending it takes seconds
+        "dist.init_process_group('gloo')\nprint('begun', flush=True)\ntime.sleep(500)\n"
+    )
+    command = [sys.executable, str(ROOT / "doctor"), *TORCHRUN.split(), str(script)]
+    reset = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731
+    doctor = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=reader.env, preexec_fn=reset
+    )
+    assert "begun" in doctor.stdout.readline()
+    doctor.send_signal(number)
+    time.sleep(2)
+    doctor.send_signal(number)
+    out, _ = doctor.communicate(timeout=100)
+    assert doctor.returncode == 2 and "The command was interrupted; 2 rank(s) seen" in out
+    mine = [p for p in psutil.process_iter(["cmdline"]) if str(script) in (p.info["cmdline"] or [])]
+    assert not mine, "a process is left"
+
+
+# ---------------------------------------------------------------- the exercises, the stages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LINES)
+def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_path):
+    flags, exercise = "--alone" if name == "batch_and_rate" else "", EXERCISES[name]
+    key = KEYS.get(name, "zero-gradients")
+    result, said = doctor(f"{TORCHRUN} {exercise.file}", flags)
+    found = next((f for f in said["findings"] if f["key"] == key), None)
     assert found, result
     line = int(found["at"].rpartition(":")[2])
-    at = exercise.file.read_text().splitlines()[line - 1]
-    assert any(words in at for words in LINES.get(number, "").split(" | "))
-    if number == "02":  # whose output is on the page; the ranks print in either order
+    assert LINES[name] in exercise.file.read_text().splitlines()[line - 1]
+    if name == "padded_accuracy":  # whose output is on the page; the ranks print in either order
         shown = re.search(r"```text\n.*?\n\n(.*?)```", (ROOT / "docs/doctor.md").read_text(), re.S)
         assert shown[1] in result.out.replace(f"{ROOT}/", "")
     file = tmp_path / exercise.file.name
-    file.write_text(solution_of(exercise))
-    result, said = doctor(command_of(number, file), flags)
-    assert not keys(said, "wrong") and KEYS[number] not in keys(said), result
+    file.write_text(exercise.solution)
+    result, said = doctor(f"{TORCHRUN} {file}", flags)
+    assert not keys(said, "wrong") and key not in keys(said), result
 
 
 @pytest.mark.slow
@@ -225,7 +287,7 @@ def train():
 """
 ALONE = f"""{TRAIN}
 import torch._dynamo  # DDP does it: here once, and not in each child
-from doctor import record, watch, watch_data, watch_step
+from ddp_doctor import record, watch, watch_data, watch_files, watch_step
 def child(change):
     reading, writing = os.pipe()
     if os.fork():
@@ -247,11 +309,12 @@ def failing(module, name):
     watch.install()
 plain = child(lambda: None)
 assert "[[" in plain
-for table in (watch.STEP, watch.DATA):
+for table in (watch_step.WATCHED, watch_data.WATCHED, watch_files.WATCHED):
     for target in table:
         assert child(lambda: moved(table, target)) == plain, target
-for module in (watch, watch_data, watch_step):
-    for name in [n for n in dir(module) if n.startswith(("note_", "open_", "close_", "flush_"))]:
+notes = ("note_", "open_", "close_", "end_", "look_")
+for module in (watch, watch_data, watch_files, watch_step):
+    for name in [n for n in dir(module) if n.startswith(notes)]:
         assert child(lambda: failing(module, name)) == plain, name
 print("all equal")
 """
@@ -260,39 +323,12 @@ print("all equal")
 @pytest.mark.slow
 def test_a_watcher_that_fails_or_finds_nothing_to_watch_disturbs_nothing(tmp_path):
     command = [sys.executable, "-c", ALONE, str(tmp_path)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "doctor")}
     result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
     assert result.stdout == "all equal\n", result.stderr[-2000:]
 
 
 # ---------------------------------------------------------------- mutants, and innocent scripts
-
-
-OTHER_NAMES = {  # of cases.FINDINGS: what the doctor calls it
-    "not-synced": "last-pass-not-synced",
-    "nothing-wraps": "not-wrapped never-joined",
-    "clip-before-average": "clip-before-sum",
-    "written-by-several": "several-write",
-    "evaluation-in-train-mode": "evaluated-in-train-mode",
-    "hang": "one-rank-communicates",
-    "uneven-steps": "uneven-steps one-rank-communicates",
-    "restored-on-one-rank": "restored-on-one-rank rates-differ",
-    "left-early": "uneven-steps one-rank-communicates",
-    "file-race": "file-race several-write",
-    "workers-seeds": "same-worker-seeds",
-    "too-much-communication": "collectives-per-step",
-    "unused-without-need": "unused-search",
-    "steps-differ": "steps-differ weights-differ",
-}
-
-
-LAUNCHED = [  # mistakes in how ranks are started, which judge_cases.py does otherwise
-    "fixed-port-trainer-number-in-the-parent",
-    "fixed-port-trainer-number-in-init_method",
-    "fixed-port-trainer-number-in-the-environment",
-    "nothing-wraps-single-a-plain-script-started-on-two-ranks",
-    "too-many-threads-trainer-the-default-of-spawned-ranks",
-]
 
 
 def judged(*words):
@@ -303,35 +339,34 @@ def judged(*words):
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["name"] for line in lines if not line["ends_as_it_says"]] == []
     assert [line["failed"] for line in lines if line["failed"]] == []
-    return [(line["name"], {f[1]: f[0] for f in line["findings"]}) for line in lines]
-
-
-def is_named(name, keys):
-    finding = next(f for f in sorted(cases.FINDINGS, key=len)[::-1] if name.startswith(f))
-    return set(OTHER_NAMES.get(finding, finding).split()) & set(keys)
+    return lines
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_most_mutants_are_named():
-    found = judged()
-    missed = [name for name, keys in found if not is_named(name, keys)]
-    assert len(found) >= 80 and len(set(missed) - set(LAUNCHED)) <= MISSED, missed
+def test_mutants_are_named():
+    lines = judged()
+    assert len(lines) >= 80
+    assert [line["name"] for line in lines if line["named"] == line["missed"]] == []
+    wrong = [(line, f[1]) for line in lines for f in line["findings"] if f[0] == "wrong"]
+    assert [(line["name"], key) for line, key in wrong if key not in line["labels"]] == []
+
+
+LAUNCHED = {case.name: case for case in cases.mutants() if "launched" in case.options}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_a_mistake_of_the_launch_is_named(name, doctor, tmp_path):
-    (case,) = [case for case in cases.mutants() if case.name == name]
-    (tmp_path / "train.py").write_text(case.source)
-    command = case.command(tmp_path / "train.py")
-    result, said = doctor(f"env -u OMP_NUM_THREADS {command}")  # it is set for tests
-    assert is_named(name, keys(said)), result
+    case, file = LAUNCHED[name], tmp_path / "train.py"
+    file.write_text(case.source)
+    result, said = doctor(case.command(file))
+    assert keys(said) & set(case.findings), result
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_no_innocent_script_is_called_wrong():
-    found = judged("--innocents")
-    assert len(found) >= 40
-    assert not [name for name, keys in found if "wrong" in keys.values()]
+    lines = judged("--innocents")
+    assert len(lines) >= 40
+    assert [line["name"] for line in lines if "wrong" in (f[0] for f in line["findings"])] == []

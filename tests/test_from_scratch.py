@@ -24,9 +24,8 @@ SCRIPTS = [
 
 def quoted_lines(script):
     """The lines of its output that the stage's page shows, in its section "From scratch"."""
-    page = (
-        (ROOT / script).with_name("RING.md" if script.startswith("05") else "README.md").read_text()
-    )
+    name = "RING.md" if script.startswith("05") else "README.md"
+    page = (ROOT / script).with_name(name).read_text()
     section = page.partition("\n## From scratch\n")[2].partition("\n## ")[0]
     lines = []
     for language, text in fenced(section):

@@ -100,7 +100,8 @@ def test_without_mnist_it_says_so_in_a_line(reader, called, monkeypatch, small_d
     result = called(script)
     assert result.code == 1 and result.err.count("\n") == 1, result
     assert re.match(rf"no MNIST in {root}: \w+Error\(", result.err), result
-    assert not dist.is_initialized(), "no rank had joined the others"
+    if dist.is_initialized():  # the parallel script, which in its own process ends here
+        dist.destroy_process_group()
 
 
 def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch):

@@ -46,20 +46,18 @@ WAYS = {
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
+    dist.init_process_group("gloo")  # on CPUs even if there are GPUs: the counts are the same
+    report = print if dist.get_rank() == 0 else lambda *_: None
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
     steps = [draw(seed) for seed in range(STEPS)]
     whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # all ranks' data as one batch
     expected = train(make_model(), accumulate, whole)  # one process, without DDP
     own = [list(zip(x[dist.get_rank()], y[dist.get_rank()])) for x, y in steps]
-    if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} ranks, {MICRO_BATCHES} micro-batches per optimizer step")
-        print(f"{'':28}  all-reduced per step   largest difference of a weight")
-        print(f"{'':28}  {'buckets':>8} {'KiB':>11}   to one process  between ranks")
+    report(f"{dist.get_world_size()} ranks, {MICRO_BATCHES} micro-batches per optimizer step")
+    report(f"{'':28}  all-reduced per step   largest difference of a weight")
+    report(f"{'':28}  {'buckets':>8} {'KiB':>11}   to one process  between ranks")
     for name, way in WAYS.items():
-        line = examine(way, own, expected)
-        if dist.get_rank() == 0:
-            print(f"{name:28}  {line}")
+        report(f"{name:28}  {examine(way, own, expected)}")
 
 
 def examine(way, steps, expected):
@@ -112,4 +110,4 @@ def draw(seed):
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # main has returned, and DDP was freed with it

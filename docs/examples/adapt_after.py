@@ -24,7 +24,7 @@ def main():
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)  # one GPU per rank
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 4.
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 3.
     torch.manual_seed(0)  # 2. the same on all ranks, since the data and the split are random
     x = 2 * torch.rand(12_000, 8) - 1
     y = torch.sin(3 * x[:, :1]) * x[:, 1:2] + x[:, 2:3] ** 2
@@ -75,4 +75,4 @@ def network():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # (4) after main has returned, which frees DDP
+    dist.destroy_process_group()  # (3) after main has returned, which frees DDP

@@ -117,4 +117,4 @@ def parse():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # after the function that holds DDP

@@ -29,7 +29,7 @@ def noting_all_reduce(tensor, *args, **kwargs):
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
+    dist.init_process_group("gloo")  # on CPUs, even if there are GPUs: what is counted is the same
     dist.all_reduce = noting_all_reduce  # the hooks call dist.all_reduce
     torch.manual_seed(dist.get_rank())
     x, y = torch.randn(64, 100), torch.randint(10, (64,))

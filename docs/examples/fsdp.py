@@ -1,4 +1,4 @@
-"""FSDP2 (fully_shard) beside DDP, and a checkpoint that any number of ranks can load.
+"""FSDP2 (fully_shard) compared with DDP, and a checkpoint that any number of ranks can load.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/fsdp.py --save checkpoints/fsdp
 torchrun --standalone --nproc-per-node 3 docs/examples/fsdp.py --load checkpoints/fsdp

@@ -70,7 +70,7 @@ WAYS = {  # "mean" is the default of cross_entropy: the sum / the tokens of this
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
+    dist.init_process_group("gloo")  # on CPUs, even if there are GPUs: what is counted is the same
     torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
     lines = [f"tokens of each rank's micro-batches: {EQUAL[0]}, or unequal: {UNEQUAL}"]
     lines += [f"{'':55}   equal  unequal numbers of tokens"]
@@ -117,4 +117,4 @@ def draw(rank, tokens):
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # when DDP has gone with the function that holds it
+    dist.destroy_process_group()  # after the function that holds DDP

@@ -98,7 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--way", choices=WAYS, help="only this one")
     only = parser.parse_args().way
-    device = torch.device("cpu")  # also beside GPUs: where NCCL waits in vain, it ends the process
+    device = torch.device("cpu")  # even if there are GPUs: NCCL's timeout ends the process
     dist.init_process_group("gloo")
     rows = ["way                 steps  samples  weights differ  ends on rank 0, 1, ..."]
     for way in [only] if only else WAYS[:-1]:

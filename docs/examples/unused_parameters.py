@@ -96,7 +96,7 @@ def averages(x):
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # also beside GPUs: NCCL's timeout would end the process
+    dist.init_process_group("gloo")  # even if there are GPUs: NCCL's timeout would end the process
     rank, world_size = dist.get_rank(), dist.get_world_size()
     x = torch.full((1, 1), 1.0 + 2 * rank)  # 1 on rank 0, 3 on rank 1
     rows = ["                        trunk's gradient  numbers  how rank 0, 1, ... ended"]

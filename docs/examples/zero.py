@@ -96,7 +96,7 @@ def main():
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     if 80 % int(os.environ["WORLD_SIZE"]):
         raise SystemExit("the number of ranks has to divide the 80 rows of a weight")
-    dist.init_process_group("gloo")  # on CPUs, also beside GPUs: what is counted is the same
+    dist.init_process_group("gloo")  # on CPUs, even if there are GPUs: what is counted is the same
     torch.manual_seed(0)
     layers = [layer for _ in range(16) for layer in (nn.Linear(80, 80, bias=False), nn.Tanh())]
     start = nn.Sequential(*layers)

@@ -30,7 +30,7 @@ export class Circle {
     this.step = null;
   }
 
-  /** Two columns. A ring goes round them; in a tree and the naive way nothing has to cross. */
+  /** Two columns. A ring goes round them; in the naive way nothing has to cross. */
   place(pixels) {
     const aside = Math.min(240, (pixels - this.box.width) / 2 - 2);
     const margin = this.box.height / 2 + (this.ranks.length === 2 ? 28 : 4); // beside low boxes: words

@@ -3,7 +3,7 @@
    The <div class="player" data-recording="NAME"> of a page becomes a player. On a page that has one,
    this script loads player.css and recordings.js, which lie beside it. recordings.js sets
    window.recordings = {NAME: recording, ...}; the build of the site writes it from
-   docs/player/recordings/. tools/record.py makes these, recording.schema.json describes them. */
+   docs/player/recordings/. benchmarks/record.py makes these, recording.schema.json describes them. */
 
 const SCRIPT = document.currentScript.src;
 const KINDS = ["step", "all_reduce", "compare", "failure"];

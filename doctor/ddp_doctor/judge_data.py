@@ -94,7 +94,7 @@ def judge_same_data(case):
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
         seen = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
-        epochs = [next(iter(r.epochs(True)), {}) for r in case.ranks]
+        epochs = [next((e for e in r.all("epoch") if e["backwards"]), {}) for r in case.ranks]
         stored = all(e.get("iterable") and e["stored"] for e in epochs)
         if stored and len({e["data"] for e in epochs}) == 1 and isinstance(rows[0][0], list):
             yield "wrong", at, f"{seen}: its IterableDataset gives all of its data to each rank"
@@ -252,7 +252,8 @@ def judge_buffers(case):
         if differ and len({str(e["names"]) for e in group}) == 1:
             orders = [str(e["orders"]) for e in group]
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
-            parts = (len(set(orders)) > 1 or unseen) and any(case.joint())
+            most = group[0]["own"] or len(differ) > len(group[0]["names"]) / 2  # not a rank's head
+            parts = (len(set(orders)) > 1 or unseen) and any(case.joint()) and most
             what = "buffers" if group[0]["own"] else "weights"  # of a model next to the trained one
             seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
             fine = "" if parts else "; fine if one rank's result is used, or each has its own model"

@@ -1,7 +1,6 @@
 """The run: who waited for whom, who wrote which file, what was printed, how it ended."""
 
 import ast
-import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from statistics import mode
 from .case import finds, short
 from .judge import losses
 from .judge_data import OWN
-from .watch_data import SETTINGS
+from .watch_files import SETTINGS
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
@@ -211,17 +210,6 @@ def judge_devices(case):
         for event in [e for e in rank.all("device") if e["index"] == rank.number != local]:
             text = f"rank {rank.number} (local rank {local}) takes cuda:{rank.number}"
             yield "wrong", event["at"], text
-
-
-@finds("too-many-threads", "docs/corrections.md#launching-and-timing", ranks=0)
-def judge_threads(case):
-    """Threads that share a core wait for each other: OMP_NUM_THREADS should be cores / ranks."""
-    events = [p.all("threads") for p in case.ranks or case.processes]
-    threads = [own[-1]["threads"] for own in events if own]
-    at = next((e["at"] for own in events for e in own if e["at"] != "?"), "?")
-    if len(threads) > 1 and max(threads) > 1 and sum(threads) > os.cpu_count():
-        text = f"{len(threads)} processes compute with {threads[0]} threads each"
-        yield "wasteful", at, f"{text}, on {os.cpu_count()} cores"
 
 
 @finds("loss-of-one-rank", "docs/messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu")

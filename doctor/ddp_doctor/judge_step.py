@@ -91,7 +91,7 @@ def judge_clip(case):
         yield "check" if meant else "wrong", clip["at"], text
 
 
-@finds("zero-gradients", "docs/unused_parameters.md")
+@finds("zero-gradients", "docs/unused_parameters.md", "sharded_too_late")
 def judge_zeros(case):
     """Such a step changes nothing: a detached loss, zero_grad() too early, dead units."""
     for key, steps in case.steps.items():

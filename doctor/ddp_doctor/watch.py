@@ -12,7 +12,7 @@ import os
 import pkgutil
 import sys
 
-from . import record, watch_data, watch_step
+from . import record, watch_data, watch_files, watch_step
 from .record import OUT, State, before, flush, frames, is_rank, place, quietly, site, write
 
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
@@ -45,13 +45,14 @@ def install():
     quietly(watch, "torch.distributed new_group", around_new_group, also)
     quietly(watch, "torch.distributed destroy_process_group", before(note_destroy))
     quietly(watch, "torch.distributed:Work wait", around_wait)
-    for target, around in (*watch_step.WATCHED.items(), *watch_data.WATCHED.items()):
-        quietly(watch, target, around)
+    for module in (watch_step, watch_data, watch_files):
+        for target, around in module.WATCHED.items():
+            quietly(watch, target, around)
     quietly(watch, "torch.multiprocessing.spawn _wrap", around_spawned, every=True)
     quietly(watch, "multiprocessing.process:BaseProcess run", around_run, every=True)
     quietly(watch_step.hook_optimizers)
     sys.excepthook = functools.partial(raised, sys.excepthook)
-    sys.addaudithook(watch_data.hear)
+    sys.addaudithook(watch_files.hear)
     atexit.register(goodbye)
     os.register_at_fork(after_in_child=record.forked)
 
@@ -136,8 +137,8 @@ def note_init(args, kwargs):
     local, rank = os.environ.get("LOCAL_RANK"), dist.get_rank()
     where = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
     write("init", rank=rank, world=dist.get_world_size(), **where)
-    if watch_data.READ.port:
-        write("port", **watch_data.READ.port)
+    if watch_files.RESULTS.port:
+        write("port", **watch_files.RESULTS.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
     if local not in (None, str(rank)) and sys.getprofile() is None:
         sys.setprofile(watch_step.look_for_devices)  # which of the two numbers picks the device?
@@ -157,11 +158,8 @@ def finish():
 
 
 def goodbye():
-    import torch
-
     if OUT.file is not None and not OUT.forked and not OUT.ended:
         quietly(finish)
-        quietly(write, "threads", threads=torch.get_num_threads(), at="?")
         quietly(write, "exit", applied=watch_step.TRAIN.applied, synced=watch_step.TRAIN.synced)
         OUT.ended = True
 

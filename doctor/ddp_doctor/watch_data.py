@@ -1,38 +1,33 @@
-"""Data and results, in each rank: loaders, evaluations, files, prints, ports.
+"""Data, in each rank: loaders, and evaluations with what became of their results.
 
 The indices that a loader asks for are those that its workers get: nothing is watched in a worker.
 See watch.py for what all watchers promise.
 """
 
-import os
 import re
 import sys
 import weakref
 import zlib
-from collections import Counter
 from itertools import islice
 
 from . import record
-from .record import OUT, State, after, before, fingerprints, is_script, noted, quietly, site, write
+from .record import OUT, State, after, before, fingerprints, noted, quietly, site, write
+from .watch_files import RESULTS
 from .watch_step import TRAIN, parameters_of
 
 INDICES = 200_000  # of an epoch, at most, are compared one by one
 SAMPLER = ("shuffle", "num_replicas", "rank", "epoch", "seed", "replacement")
-LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
-SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")  # files in which a port may stand
 DRAWING = ("rand", "Random", "normal", "uniform")  # how names begin that draw numbers
 
 
 class Reading(State):
-    """The loaders and evaluations of this process, and what became of their results."""
+    """The loaders and evaluations of this process."""
 
     def reset(self):
         self.loaders, self.epochs = weakref.WeakKeyDictionary(), []  # those that are being read
         self.evaluations = []  # epochs without a backward pass, until training goes on
         self.evaluating = None  # the model of which eval() was called, where, and its buffers
-        self.results, self.printed = Counter(), []  # what became of results; the last lines
         self.hook = None  # on all modules, at the beginning of an evaluation
-        self.port = None  # that a forked process has chosen
 
 
 READ = Reading()
@@ -68,7 +63,7 @@ def open_epoch(iterator, loader):
         "delivered": 0,
         "grad": None,
         "start": (TRAIN.backwards, TRAIN.synced),
-        "results": READ.results.copy(),
+        "results": RESULTS.count.copy(),
         "reduced": [],  # single numbers that ranks brought together after it
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
@@ -226,8 +221,8 @@ def look_at_buffers(evaluation):
 
 def note_added(name, frame, tensor):
     """Results come together: of which epochs, and of a model with which buffers?"""
-    READ.results["gathered" if "gather" in name else "added"] += 1
-    READ.results["trimmed"] += "gather" in name and called_in("gather_for_metrics")
+    RESULTS.count["gathered" if "gather" in name else "added"] += 1
+    RESULTS.count["trimmed"] += "gather" in name and called_in("gather_for_metrics")
     if READ.evaluations and tensor is not None and tensor.numel() == 1:
         READ.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
         OUT.on_device |= tensor.device.type != "cpu"
@@ -253,8 +248,8 @@ def called_in(name):
 def count_prints():
     """What is printed from now on is about a later evaluation."""
     for epoch in READ.evaluations:
-        epoch.setdefault("printed", READ.printed)
-    READ.printed = []
+        epoch.setdefault("printed", RESULTS.printed)
+    RESULTS.printed = []
 
 
 def note_forward(ddp, *args, **kwargs):
@@ -269,100 +264,13 @@ def end_evaluations(*args, **kwargs):
     count_prints()
     epochs, READ.evaluations, READ.evaluating = READ.evaluations, [], None
     for epoch in epochs:
-        epoch["results"] = READ.results - epoch["results"]
+        epoch["results"] = RESULTS.count - epoch["results"]
         write("epoch", **epoch)
 
 
 def finish():
     close_epochs()
     end_evaluations()
-
-
-# ---------------------------------------------------------------- files, prints, ports
-
-
-def note_save(obj, f, *args, **kwargs):
-    import torch
-
-    dicts = (
-        [d for d in [obj, *obj.values()] if isinstance(d, dict)] if isinstance(obj, dict) else []
-    )
-    weights = any(isinstance(value, torch.Tensor) for d in dicts for value in d.values())
-    if isinstance(f, (str, os.PathLike)):  # it is opened without Python's open()
-        note_open(f, "w", saved=weights)
-
-
-def note_sent(*args, **kwargs):
-    """Results may leave by a file, by a queue of the script (not a DataLoader's), by a store."""
-    READ.results["sent"] += not opened_by_library()
-
-
-def note_threads(_, number):
-    write("threads", threads=number, at=site())
-
-
-def note_printed(*args, **kwargs):
-    if kwargs.get("file") in (None, sys.stdout) and args:
-        note_print(args)
-
-
-def note_logged(logger, line):
-    if is_script(line.pathname):
-        note_print([line.getMessage()])
-
-
-def note_print(args):
-    text, at = " ".join(map(str, args))[:120], site()
-    READ.printed = [*READ.printed[-9:], (at, text)]
-    if OUT.written["print"] < 300:
-        added = READ.results["added"] + READ.results["gathered"]
-        write("print", text=text, at=at, steps=OUT.steps, added=added)
-
-
-def hear(event, args):
-    """Audit hook: files that are opened or renamed, and the port that the script itself chooses."""
-    if event not in ("open", "os.rename", "os.putenv") or OUT.ended:
-        return
-    try:
-        if event == "os.putenv" and os.fsdecode(args[0]) == "MASTER_PORT":
-            READ.port = {"port": os.fsdecode(args[1]), "at": site()}
-            if not OUT.forked:  # otherwise it is written when the process joins a group
-                write("port", **READ.port)
-        elif OUT.forked:
-            return
-        elif OUT.file is not None and event == "os.rename":
-            note_open(args[1], "w")
-        elif event == "open" and isinstance(args[0], (str, bytes)):
-            settings = os.fsdecode(args[0]).endswith(SETTINGS)  # read by a parent of ranks, maybe
-            if OUT.file is not None or settings:
-                note_open(args[0], args[1] or "", args[2] or 0)
-    except Exception:  # the interpreter is shutting down
-        pass
-
-
-def note_open(path, mode, flags=0, saved=False):
-    path = os.path.abspath(os.fsdecode(path))
-    writes = bool(set(mode) & set("wxa+")) or bool(flags & (os.O_WRONLY | os.O_RDWR))
-    ours = path.startswith((os.environ["DDP_DOCTOR_FOLDER"], record.HERE, "/dev", "/proc", "/sys"))
-    known = (path, writes, OUT.passed) in OUT.said or len(OUT.said) > 3000
-    if ours or known or not is_script(path) or opened_by_library():
-        return
-    OUT.said.add((path, writes, OUT.passed))
-    size = os.path.getsize(path) if not writes and os.path.isfile(path) else None
-    appends = "a" in mode or bool(flags & os.O_APPEND)
-    what = {"writes": writes, "appends": appends, "saved": saved}
-    write("open", path=path, size=size, at=site(), **what)
-    if writes:
-        note_sent()
-
-
-def opened_by_library():
-    frame = sys._getframe(2)
-    while frame and not is_script(frame.f_code.co_filename):
-        if any(name in frame.f_code.co_filename for name in LIBRARIES):
-            return True
-        frame = frame.f_back
-    return False
 
 
 WATCHED = {
@@ -372,12 +280,5 @@ WATCHED = {
     "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": after(note_index),
     "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
     "torch.nn:Module eval": before(note_eval),
-    "torch save": before(note_save),
     "torch compile": noted("compiled"),
-    "torch set_num_threads": after(note_threads),
-    "builtins print": before(note_printed),
-    "logging:Logger handle": before(note_logged),
-    "multiprocessing.queues:Queue put": before(note_sent),
-    "multiprocessing.queues:SimpleQueue put": before(note_sent),
-    "torch.distributed:Store set": before(note_sent),
 }

@@ -12,8 +12,6 @@ from collections import Counter
 from . import record
 from .record import OUT, State, after, before, fingerprints, noted, quietly, site, write
 
-LOOKED = 12  # steps in which every gradient is looked at; then every tenth
-
 
 def new_step():
     """What happened since the last step; samples by the DDP object, and read from loaders."""
@@ -224,7 +222,7 @@ def note_step(optimizer, closure=False):
         applied = record.projections(parameters) if own["applied"] is None else own["applied"]
         what |= {"local": own["local"], "applied": applied}
         own["local"] = None
-    if n <= LOOKED or n % 10 == 0:
+    if n <= 12 or n % 10 == 0 or OUT.steps % 10 == 0:
         what["gradients"] = fingerprints([p.grad for p in parameters])
         what["weights"] = fingerprints(parameters)
     if OUT.steps <= 20:
@@ -234,17 +232,8 @@ def note_step(optimizer, closure=False):
         sys.setprofile(None)
     write("step", **what)
     if OUT.steps % record.EVERY == 0:
-        note_models()
         record.flush()
     record.show_now(since=at)
-
-
-def note_models():
-    """The weights of each DDP object, whatever optimizer made the steps."""
-    if TRAIN.loaded < OUT.steps:  # else a rank may have loaded others, to evaluate or save them
-        for ddp, name in list(TRAIN.ddps.items()):
-            weights = fingerprints(ddp.module.parameters())
-            write("model", name=name, steps=OUT.steps, weights=weights)
 
 
 def introduce(optimizer, parameters):
@@ -318,8 +307,8 @@ def note_loaded(*args, **kwargs):
 
 def finish():
     """The weights after the last step, and how far the schedules have gone."""
-    note_models()
-    for optimizer, own in list(TRAIN.optimizers.items()) if TRAIN.loaded < OUT.steps else ():
+    kept = TRAIN.loaded < OUT.steps  # else a rank may have loaded others, to evaluate or save them
+    for optimizer, own in list(TRAIN.optimizers.items()) if kept else ():
         weights = fingerprints(parameters_of(optimizer))
         write("last", optimizer=own["key"], n=own["n"], weights=weights)
     for schedule in TRAIN.schedules.values():

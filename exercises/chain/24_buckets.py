@@ -7,8 +7,8 @@ Pack gradients into buckets of at most cap_bytes, in the order in which they com
 The number to reach: the checker's model has 6 layers with 12 gradients. If two layers fit into a
 bucket, a step makes 3 calls. If one layer fits, it makes 6.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/24_buckets.py  # try it out
-python exercises/check.py 24                                            # is it right?
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 24_buckets  # try it out
+python exercises/check.py 24                                                 # is it right?
 """
 
 import torch
@@ -16,10 +16,7 @@ import torch.distributed as dist
 
 
 class Parallel:
-    """Trains the model on all ranks by Adam, from the parameters of rank 0.
-
-    All parameters take part in each step; no gradient has more than cap_bytes.
-    """
+    """Trains rank 0's model on all ranks. A step uses all parameters; none exceeds cap_bytes."""
 
     def __init__(self, model, lr, cap_bytes):
         self.parameters = list(model.parameters())
@@ -38,9 +35,3 @@ class Parallel:
         """After a backward pass: update the parameters by the average of the ranks' gradients."""
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    import play  # next to this file: trains a small model
-
-    play.main(Parallel)

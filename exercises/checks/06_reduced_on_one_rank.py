@@ -17,17 +17,9 @@ def data(world_size, odd):
     return [(x, x * slope) for x, slope in zip(torch.rand(world_size, 8, 1), slopes)]
 
 
-def make_model():
-    model = nn.Linear(1, 1)
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
-    return model
-
-
 def observe(mine, odd, lr):
-    model = make_model()
+    model = nn.Linear(1, 1)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
     rates = mine.train(model, *data(dist.get_world_size(), odd)[dist.get_rank()], lr, EPOCHS)
-    return {
-        "the learning rate after each epoch": rates,
-        "the weight at the end": model.weight.item(),
-    }
+    return {"the learning rate after each epoch": rates, "the weights": model.weight.detach()}

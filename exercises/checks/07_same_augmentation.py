@@ -46,7 +46,7 @@ def facts(found):
     }
     for what, words in DRAWN.items():
         same = [
-            [same_values(run[what], rank["runs"][0][what]) for run in rank["runs"]]
+            [list(map(torch.equal, rank["runs"][0][what], run[what])) for run in rank["runs"]]
             for rank in found
         ]
         result |= {
@@ -55,11 +55,6 @@ def facts(found):
             f"{words} in a run with another seed": [any(other) for _, _, other in same],
         }
     return result
-
-
-def same_values(one, other):
-    """For each epoch."""
-    return [torch.equal(a, b) for a, b in zip(one, other)]
 
 
 def twice(found, what):

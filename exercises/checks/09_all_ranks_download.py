@@ -37,7 +37,7 @@ def observe(mine, number, _):
         Path(f"{number}-{rank}-{what}").touch()
 
     def download(to):
-        downloads.append(str(to))
+        downloads.append(to)
         note("downloads")
         wait(number, mates, "held", "downloads", "back")
         with open(to, "wb", buffering=0) as file:
@@ -76,7 +76,7 @@ def facts(found, number, _):
     downloads = [rank["downloads"] for rank in found]
     nodes = [sum(downloads[n : n + ON_A_NODE]) for n in range(0, len(found), ON_A_NODE)]
     read = [len(r["read"]) if isinstance(r["read"], bytes) else r["read"] for r in found]
-    whole = [rank["read"] == CONTENT for rank in found]
+    whole = all(rank["read"] == CONTENT for rank in found)
     return {
         "downloads on each node": nodes,
         "bytes that each rank reads": read,

@@ -29,10 +29,10 @@ def facts(found, *_):
     sent = [sum(size for name, size in r["calls"] if name == "send") for r in found]
     return {
         "the tensor on each rank": [rank["tensor"] for rank in found],
-        "the same bits on all ranks": all(torch.equal(r["tensor"], first) for r in found),
         "other calls than send, recv, isend, irecv": sorted(
             {name for rank in found for name, _ in rank["calls"]} - POINT_TO_POINT
         ),
         f"bytes that a rank sends in its 2 (N - 1) chunks{MOST}": max(most, *sent),
+        "the same bits on all ranks": all(torch.equal(r["tensor"], first) for r in found),
         "every rank sends": first.numel() < count or min(sent) > 0,
     }

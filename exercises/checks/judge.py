@@ -1,11 +1,9 @@
 """The judge: it compares what the ranks saw of the reader's file with what they saw of ours.
 
-Both files run on the same ranks, cases and secret seeds. A check returns facts, {name: value}. They
-are compared in their order, so a fact that follows from another one comes later. If the name of a
-fact ends with "at most", the reader's value may be smaller.
-
-A check may turn what all ranks returned into facts itself (`facts`), or judge it without our
-solution (`judge`), where right answers differ.
+Both files run on the same ranks, cases and secret seeds. `observe` of a check returns facts,
+{name: value}, or its `facts` makes them of what all ranks returned. They are compared in their
+order. If the name of a fact ends with "at most", the reader's value may be smaller. A check whose
+right answers differ has a `judge` of its own, and our solution does not run.
 """
 
 import math
@@ -61,9 +59,8 @@ def of_cases(module: ModuleType, seen: list, wanted: list | None) -> str | None:
 def differs(yours: list[dict], ours: list[dict], whose: str = "our solution") -> str | None:
     """The first fact that is not as in our solution, in words; one dict per rank, or for all."""
     for fact in {name: None for rank in ours for name in rank}:
-        found, wanted = zip(
-            *[(one.get(fact), other[fact]) for one, other in zip(yours, ours) if fact in other]
-        )
+        pairs = [(one.get(fact), other[fact]) for one, other in zip(yours, ours) if fact in other]
+        found, wanted = zip(*pairs)
         if fact.endswith(MOST):
             if max(found) > max(wanted):
                 each = ", ".join(map(shown, found))
@@ -82,13 +79,9 @@ def in_words(found: tuple, wanted: tuple, whose: str) -> str:
         found, wanted = (list(values[:, at]) for values in pairs)
     count = 10 if shown(found) == shown(wanted) else 4
     texts, right = ([shown(value, count) for value in values] for values in (found, wanted))
-    if len(texts) == 1:
-        lines = [f"yours: {texts[0]}", f"{whose}: {right[0]}"]
-    else:
-        lines = [f"rank {number}: {text}" for number, text in enumerate(texts)]
-        once = len(set(right)) == 1
-        lines.append(f"{whose}: {right[0] if once else ', '.join(right)}")
-    return "".join(f"\n  {line}" for line in lines)
+    names = [f"rank {number}" for number in range(len(texts))] if len(texts) > 1 else ["yours"]
+    lines = [f"\n  {name}: {text}" for name, text in zip(names, texts)]
+    return "".join(lines) + f"\n  {whose}: {', '.join(dict.fromkeys(right))}"
 
 
 def alike(one, other) -> bool:

@@ -1,16 +1,14 @@
 """Run `observe` of a check on real ranks (processes, gloo) in bounded time -> what each rank saw.
 
-It is called once, or once for each of the check's CASES.
+It is called once, or for each of the check's CASES. What it returns travels as plain data: nothing
+of the reader's runs in the checker.
 
 No bound is a time on the clock, because a busy machine must not change a verdict. A rank that is
-done stays until all others are done. The ranks are ended in three cases:
+done stays until all others are done. The ranks are ended in two cases:
 
 - For IDLE seconds none of those that are left has used the processor, or wanted to: they wait for
   one another. (Some look now and then. They are ended after POLLS looks at which none wanted to.)
-- One has used the processor for BUSY seconds.
-- One has printed more than FLOOD bytes.
-
-What `observe` returns travels as plain data: nothing of the reader's runs in the checker.
+- One has used the processor for BUSY seconds, or has printed more than FLOOD bytes.
 """
 
 import contextlib
@@ -99,20 +97,20 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
     before = {child.pid for child in psutil.Process().children()}  # the server is among them
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         arguments = (world_size, Path(folder), file, check, seed)
-        processes = [
-            context.Process(target=run_rank, args=(n, *arguments)) for n in range(world_size)
-        ]
+        each = [(n, *arguments) for n in range(world_size)]
+        processes = [context.Process(target=run_rank, args=one) for one in each]
         try:
             for process in processes:
                 process.start()
             reasons = watch(processes, Path(folder))
         finally:
-            started = {process.pid for process in processes if process.pid}
-            adopted = {child.pid for child in psutil.Process().children()} - before
-            for pid in started | adopted:  # adopted: of a rank that has died
-                kill(pid)
-        for process in processes:
-            process.join()
+            for process in processes:
+                if process.pid:
+                    kill(process.pid)
+                    process.join()
+            for child in psutil.Process().children():
+                if child.pid not in before:  # of a rank that has died
+                    kill(child.pid)
         return [describe(n, Path(folder), file, reasons.get(n)) for n in range(world_size)]
 
 
@@ -135,7 +133,8 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path, 
     try:
         result["values"] = plain(observe(rank, world_size, folder, file, check))
     except BaseException as error:  # SystemExit, too: the rank has left
-        place = where(traceback.extract_tb(error.__traceback__), file)
+        frames = traceback.extract_tb(error.__traceback__)
+        place = line(file, [frame.lineno for frame in frames if frame.filename == str(file)])
         result |= {"error": f"{type(error).__name__}: {error}".strip(": "), "place": place}
     part = folder / f"{rank}.part"
     torch.save(result, part)
@@ -169,15 +168,15 @@ def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -
     return [checks.observe(mine, *case) for case in getattr(checks, "CASES", [()])]
 
 
-def where(frames: traceback.StackSummary, file: Path) -> str:
-    """The innermost line of the reader's file in a traceback."""
-    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
-    return line(file, lines[-1]) if lines else ""
-
-
-def line(file: Path, number: int) -> str:
+def line(file: Path, numbers: list) -> str:
+    """The last of these lines of the reader's file, or nothing."""
     linecache.checkcache(str(file))
-    return f"line {number}: {linecache.getline(str(file), number).strip()}"
+    numbers = [int(number) for number in numbers]
+    return (
+        f"line {numbers[-1]}: {linecache.getline(str(file), numbers[-1]).strip()}"
+        if numbers
+        else ""
+    )
 
 
 # ---------------------------------------------------------------- in the checker
@@ -193,10 +192,9 @@ def watch(processes: list, folder: Path) -> dict[int, str]:
         alive = [n for n in left if processes[n].is_alive()]
         if len(alive) < len(left) or any(folder.glob("*.failed")):
             return {n: "waits" for n in alive}
-        for n in left:
-            out = folder / f"{n}.out"
-            if out.exists() and out.stat().st_size > FLOOD:
-                return dict.fromkeys(alive, "waits") | {n: "prints"}
+        for out in folder.glob("*.out"):
+            if out.stat().st_size > FLOOD:
+                return dict.fromkeys(alive, "waits") | {int(out.stem): "prints"}
         now, wanted = {}, False
         for n in left:
             now[n], runs = seconds_used(processes[n].pid)
@@ -276,8 +274,7 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
         rank.message, rank.place = result.get("error", ""), result.get("place", "")
     elif (stack := folder / f"{number}.stack").exists():
         pattern = rf'File "{re.escape(str(file))}", line (\d+)'
-        if found := re.search(pattern, stack.read_text()):
-            rank.place = line(file, int(found[1]))
+        rank.place = line(file, re.findall(pattern, stack.read_text())[:1])
     return rank
 
 
@@ -307,14 +304,13 @@ def failure(seen: list[Rank]) -> str | None:
             return f"rank {rank.number} failed{place}\n{rank.message}{tail(rank)}"
     if all(rank.end == "finished" for rank in seen):
         return None
-    lines = ["it hangs:"]
+    text = "it hangs:"
     for rank in seen:
         place = f"waits in {rank.place or 'code outside your file'}"
-        lines.append(f"rank {rank.number} {'has finished' if rank.end == 'finished' else place}")
-    return "\n".join(lines)
+        text += f"\nrank {rank.number} {'has finished' if rank.end == 'finished' else place}"
+    return text
 
 
 def tail(rank: Rank) -> str:
     """The last lines that a rank has printed."""
-    lines = rank.output.strip().splitlines()[-3:]
-    return "".join(f"\n  it printed: {line}" for line in lines)
+    return "".join(f"\n  it printed: {text}" for text in rank.output.strip().splitlines()[-3:])

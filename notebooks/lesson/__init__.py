@@ -26,7 +26,7 @@ from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import digits, measured, medians, phases, ratio
 from .showing import show_code, show_diff, show_source, table
 
-if str(ROOT) not in sys.path:  # the notebook's own entry ".." is gone after a %cd
+if str(ROOT) not in sys.path:  # the notebook's own entry ".." is not found after a %cd
     sys.path.append(str(ROOT))
 
 run: Run | None = None  # of the last cell that began with %%torchrun

@@ -32,7 +32,7 @@ def ratio(row: list[dict], base: list[dict]) -> float:
 
 @functools.cache
 def digits(train: int = 6000, test: int = 1000) -> Path:
-    """A folder with digits drawn now, in MNIST's format: the same ones at every call and place.
+    """A folder with synthetic digits in MNIST's format: the same ones at every call and place.
 
     Small, and no network needed. It is removed when the notebook's kernel ends.
     """

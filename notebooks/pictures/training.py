@@ -125,7 +125,7 @@ def turned_digits(good: list, bad: list) -> None:
     """A row for each worker: its digits of two epochs, with worker seeds and with copies."""
     both = [[angle for _, angle in items] for items in bad]
     assert both[0] == both[1]  # two workers, one sequence
-    assert both[0][:4] == both[0][4:]  # and the next epoch begins it anew
+    assert both[0][:4] == both[0][4:]  # and the next epoch begins it again
     title = "Copies of one generator: two workers turn the digit alike"
     with lesson.picture(title, height=4.4, nrows=4, ncols=8) as grid:
         for row, items in enumerate(good + bad):

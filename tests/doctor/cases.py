@@ -52,7 +52,6 @@ FINDINGS = {
     "fixed-port": ("check", "as-it-is"),
     "device-by-global-rank": ("wrong", "as-it-is"),
     "file-race": ("wrong", "lock"),
-    "too-many-threads": ("wasteful", "as-it-is"),
     "same-worker-seeds": ("check", "workers"),
     "loss-of-one-rank": ("check", "progress"),
     "zero-gradients": ("wrong", "frozen"),
@@ -81,7 +80,7 @@ class Case:
         return next((int(word) for word in self.options if word.isdigit()), 2)
 
     def command(self, file="train.py"):
-        """What a reader types after `python -m doctor`, in the folder that has the file."""
+        """What a reader types after `ddp-doctor`, in the folder that has the file."""
         if "mp.spawn" in self.source:
             return f"python {file}"
         return f"torchrun --standalone --nproc-per-node {self.ranks()} {file}"

@@ -24,7 +24,7 @@ def assemble(
         "backend": "gloo",
         "machine": f"{common.cores()} cores, {common.device_name()}",
         "date": date.today().isoformat(),
-        "command": f"python tools/record.py {kind}",
+        "command": f"python -m benchmarks.record {kind}",
         "note": note,
     }
     first = min(own["spans"][0]["from"] for own in ranks)

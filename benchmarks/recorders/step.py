@@ -6,31 +6,29 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from benchmarks import common
-from tools.recorders.parts import assemble, crowded, each, now, spans
+from benchmarks.recorders.parts import assemble, crowded, each, now, spans
 
-RANKS = (2,)
-NETS = [(1, 25), (1, 0.01), (4, 25), (4, 0.2)]  # times the ConvNet's channels, bucket_cap_mb
+RANKS = 2
+CAPS = (25, 0.01)  # bucket_cap_mb: one bucket, and three
 IMAGES = 12  # per rank: few, so that the all-reduce is a visible part of a step
-LEFT_OUT = 3  # steps: DDP fills its buckets anew in the second
+LEFT_OUT = 3  # steps: DDP fills its buckets again in the second
 
 
-def record_steps(ranks: int, nets=NETS, count: int = 15) -> list[dict]:
-    """Record `count` steps of each net -> of each the step whose time is the median."""
-    cases = [(*net, count) for net in nets]
-    taken = zip(*common.on_ranks(ranks, each, take_steps, cases))
-    return [step_of(ranks, *net, list(zip(*own))) for net, own in zip(nets, taken)]
+def record_steps(ranks: int = RANKS, caps=CAPS, count: int = 15) -> list[dict]:
+    """Record `count` steps with each cap -> of each the step whose time is the median."""
+    taken = zip(*common.on_ranks(ranks, each, take_steps, [(cap, count) for cap in caps]))
+    return [step_of(ranks, cap, list(zip(*own))) for cap, own in zip(caps, taken)]
 
 
-def step_of(ranks: int, channels: int, cap: float, steps: list[tuple[dict]]) -> dict:
+def step_of(ranks: int, cap: float, steps: list[tuple[dict]]) -> dict:
     """What the ranks noted in every step -> the recording of the one in the middle."""
     steps.sort(key=lambda step: max(s["laps"][-1] for s in step) - min(s["laps"][0] for s in step))
     step = steps[len(steps) // 2]
     joined = [max(lefts) for lefts in zip(*([b["left"] for b in s["buckets"]] for s in step))]
-    times = "the ConvNet" if channels == 1 else f"{channels} times the ConvNet's channels"
     return assemble(
         "step",
-        f"One DDP step: {ranks} ranks, {times}, bucket_cap_mb={cap}",
-        {"ranks": ranks, "channels": channels, "bucket_cap_mb": cap},
+        f"One DDP step: {ranks} ranks, the ConvNet, bucket_cap_mb={cap}",
+        {"ranks": ranks, "channels": 1, "bucket_cap_mb": cap},
         f"{IMAGES} images per rank; each step begins with a barrier. {crowded(ranks)}",
         [step_of_rank(own, joined) for own in step],
     )
@@ -53,13 +51,13 @@ def step_of_rank(own: dict, joined: list[int]) -> dict:
     return {"spans": spans(turns), "marks": marks, "buckets": buckets}
 
 
-def take_steps(channels: int, cap: float, count: int) -> list[dict]:
+def take_steps(cap: float, count: int) -> list[dict]:
     """On a rank -> what it noted in each of `count` steps, after those that are left out.
 
     {"laps": [start, end of data, forward, backward, optimizer], "gradients": [(moment, parameter,
     bytes)], "buckets": [{"parameters", "bytes", "left", "arrived"}]}
     """
-    model, steps = common.wider_net(channels), []
+    model, steps = common.wider_net(1), []
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     optimizer = common.scheduled_sgd(model, 0.01, LEFT_OUT + count)
     ddp_model = common.ddp(model, bucket_cap_mb=cap)

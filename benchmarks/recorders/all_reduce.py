@@ -13,19 +13,19 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import common
-from tools.recorders.parts import assemble, crowded, each, now, spans
+from benchmarks.recorders.parts import assemble, crowded, each, now, spans
 
 from_scratch = importlib.import_module("05_multinode.from_scratch")
 
-RANKS, WAYS = (2, 4), tuple(from_scratch.WAYS)
-ELEMENTS = 1_200_000  # of a vector, 4.8 MB: divides by 2 and 4
+RANKS, WAYS = 4, ("ring", "naive")
+ELEMENTS = 1_200_000  # of a vector, 4.8 MB: divides by 4
 
 
-def record_all_reduces(ranks: int, ways=WAYS, elements: int = ELEMENTS, count=5) -> list[dict]:
+def record_all_reduces(ranks=RANKS, elements=ELEMENTS, count=5) -> list[dict]:
     """Record each way `count` times -> of each the all-reduce whose time is the median."""
-    cases = [(way, elements, count) for way in ways]
+    cases = [(way, elements, count) for way in WAYS]
     taken = zip(*common.on_ranks(ranks, each, all_reduce, cases))
-    return [all_reduce_of(way, elements, list(zip(*own))) for way, own in zip(ways, taken)]
+    return [all_reduce_of(way, elements, list(zip(*own))) for way, own in zip(WAYS, taken)]
 
 
 def all_reduce_of(way: str, elements: int, tries: list[tuple[dict]]) -> dict:

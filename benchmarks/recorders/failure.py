@@ -20,9 +20,9 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 
 from benchmarks import common
-from tools.recorders.parts import assemble, crowded, now, spans
+from benchmarks.recorders.parts import assemble, crowded, now, spans
 
-RANKS = (4,)
+RANKS = 4
 CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
 IMAGES = 60  # per rank: steps that can be seen beside the timeout
 WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
@@ -30,8 +30,8 @@ OVER = "the-others-have-ended"  # a file
 PATIENCE = 120  # seconds from the start of the ranks to the end of the last
 
 
-def record_failures(ranks: int) -> list[dict]:
-    return [record_failure(case, ranks) for case in CASES]
+def record_failures() -> list[dict]:
+    return [record_failure(case, RANKS) for case in CASES]
 
 
 def record_failure(case: str, ranks: int) -> dict:

@@ -1,0 +1,48 @@
+"""Record data-parallel runs for the player in docs/player: real ranks, on CPU cores with gloo.
+
+    python -m benchmarks.record           # all: some three minutes
+    python -m benchmarks.record step      # of one kind: step, all_reduce or failure
+
+A step of DDP is recorded by a hook on every parameter and DDP's communication hook; an all-reduce
+of 05_multinode/from_scratch.py by a stand-in for torch.distributed that notes every message; a
+failure by notes that each rank writes as it goes, so that they are there when it is killed. The
+ranks share the clock of their machine. Nothing is written before all are recorded.
+tests/test_recordings.py examines what is there.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks import common
+from benchmarks.recorders import all_reduce, failure, step
+from tools import processes
+
+FOLDER = common.ROOT / "docs/player/recordings"
+KINDS = {
+    "step": step.record_steps,
+    "all_reduce": all_reduce.record_all_reduces,
+    "failure": failure.record_failures,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the recordings are")
+    args = parser.parse_args()
+    if unknown := set(args.kinds) - set(KINDS):
+        parser.error(f"there is no kind {min(unknown)}; there are {', '.join(KINDS)}")
+    processes.exit_on_signals()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    recordings = []
+    for kind in args.kinds or KINDS:
+        print(kind, flush=True)
+        recordings += KINDS[kind]()
+    for recording in recordings:
+        text = json.dumps(recording, separators=(",", ":")) + "\n"
+        (args.folder / f"{recording['name']}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

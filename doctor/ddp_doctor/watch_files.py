@@ -1,0 +1,115 @@
+"""Where results may go, in each rank: files, prints, queues, ports that the script chooses.
+
+See watch.py for what all watchers promise.
+"""
+
+import os
+import sys
+from collections import Counter
+
+from . import record
+from .record import OUT, State, before, is_script, site, write
+
+LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
+SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")  # files in which a port may stand
+
+
+class Results(State):
+    """What became of results."""
+
+    def reset(self):
+        self.count, self.printed = Counter(), []  # ways in which they left; the last lines
+        self.port = None  # that a forked process has chosen
+
+
+RESULTS = Results()
+
+
+def note_save(obj, f, *args, **kwargs):
+    import torch
+
+    dicts = (
+        [d for d in [obj, *obj.values()] if isinstance(d, dict)] if isinstance(obj, dict) else []
+    )
+    weights = any(isinstance(value, torch.Tensor) for d in dicts for value in d.values())
+    if isinstance(f, (str, os.PathLike)):  # it is opened without Python's open()
+        note_open(f, "w", saved=weights)
+
+
+def note_sent(*args, **kwargs):
+    """Results may leave by a file, by a queue of the script (not a DataLoader's), by a store."""
+    RESULTS.count["sent"] += not opened_by_library()
+
+
+def note_printed(*args, **kwargs):
+    if kwargs.get("file") in (None, sys.stdout) and args:
+        note_print(args)
+
+
+def note_logged(logger, line):
+    if is_script(line.pathname):
+        note_print([line.getMessage()])
+
+
+def note_print(args):
+    text, at = " ".join(map(str, args))[:120], site()
+    RESULTS.printed = [*RESULTS.printed[-9:], (at, text)]
+    if OUT.written["print"] < 300:
+        added = RESULTS.count["added"] + RESULTS.count["gathered"]
+        write("print", text=text, at=at, steps=OUT.steps, added=added)
+
+
+def hear(event, args):
+    """Audit hook: files that are opened or renamed, and the port that the script itself chooses."""
+    if event not in ("open", "os.rename", "os.putenv") or OUT.ended:
+        return
+    try:
+        if event == "os.putenv" and os.fsdecode(args[0]) == "MASTER_PORT":
+            RESULTS.port = {"port": os.fsdecode(args[1]), "at": site()}
+            if not OUT.forked:  # otherwise it is written when the process joins a group
+                write("port", **RESULTS.port)
+        elif OUT.forked:
+            return
+        elif OUT.file is not None and event == "os.rename":
+            note_open(args[1], "w")
+        elif event == "open" and isinstance(args[0], (str, bytes)):
+            settings = os.fsdecode(args[0]).endswith(SETTINGS)  # read by a parent of ranks, maybe
+            if OUT.file is not None or settings:
+                note_open(args[0], args[1] or "", args[2] or 0)
+    except Exception:  # the interpreter is shutting down
+        pass
+
+
+def note_open(path, mode, flags=0, saved=False):
+    path = os.path.abspath(os.fsdecode(path))
+    writes = bool(set(mode) & set("wxa+")) or bool(flags & (os.O_WRONLY | os.O_RDWR))
+    ours = path.startswith((os.environ["DDP_DOCTOR_FOLDER"], record.HERE, "/dev", "/proc", "/sys"))
+    known = (path, writes, OUT.passed) in OUT.said or len(OUT.said) > 3000
+    if ours or known or not is_script(path) or opened_by_library():
+        return
+    OUT.said.add((path, writes, OUT.passed))
+    size = os.path.getsize(path) if not writes and os.path.isfile(path) else None
+    appends = "a" in mode or bool(flags & os.O_APPEND)
+    what = {"writes": writes, "appends": appends, "saved": saved}
+    write("open", path=path, size=size, at=site(), **what)
+    if writes:
+        note_sent()
+
+
+def opened_by_library():
+    frame = sys._getframe(2)
+    while frame and not is_script(frame.f_code.co_filename):
+        if any(name in frame.f_code.co_filename for name in LIBRARIES):
+            return True
+        frame = frame.f_back
+    return False
+
+
+WATCHED = {
+    "torch save": before(note_save),
+    "builtins print": before(note_printed),
+    "logging:Logger handle": before(note_logged),
+    "multiprocessing.queues:Queue put": before(note_sent),
+    "multiprocessing.queues:SimpleQueue put": before(note_sent),
+    "torch.distributed:Store set": before(note_sent),
+}
