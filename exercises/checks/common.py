@@ -90,10 +90,9 @@ def parameters(model: nn.Module) -> torch.Tensor:
 class Collectives:
     """Notes every collective that Python code starts on this rank: `calls`, as (name, bytes).
 
-    They are noted below torch.distributed's functions, in the methods of ProcessGroup, where all
-    functions and `group.WORLD.allreduce` end: hence the names, such as allreduce. The bytes are
-    those of the larger side, what is given or what is received. Those that DistributedDataParallel
-    starts itself are not seen: they are started in C++.
+    They are noted in the methods of ProcessGroup, which all functions of torch.distributed call:
+    hence the names, such as allreduce. The bytes are those that are given or received, whichever
+    are more. Those that DistributedDataParallel starts itself, in C++, are not seen.
     """
 
     METHODS = re.compile("_?(all|broadcast|reduce|gather|scatter|barrier|send|recv)")
