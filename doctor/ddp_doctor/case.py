@@ -137,7 +137,8 @@ class Case:
         numels = self.optimizers[key]["numels"]
         met = (Counter(numels) & sizes).total()
         most = met == len(numels) or met >= max(2, len(numels) / 2)
-        return most or max(sizes, default=0) >= sum(numels) > 1
+        whole = sum(numels)  # in one tensor, perhaps with the optimizer's state
+        return most or any(1 < whole <= size <= 4 * whole for size in sizes)
 
     def weights(self, key):
         """[(n, numbers)]: at each look, the numbers of the tensors that differ between ranks."""
