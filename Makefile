@@ -1,18 +1,16 @@
 # make demo        run every stage that this machine can run, print one table, draw one picture
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
-# make figures     measure every figure anew, on an idle machine, for the pages: an hour
+# make figures     measure every figure of the pages again, on an idle machine: an hour
 # make site        build the site from the pages and the notebooks (Python 3.11)
 # make test        lint and the quick tests: three minutes on two cores
 # make test-all    the tests that take longer: half an hour and more
-# make gpu         on a machine with GPUs: their tests, every stage, and a record to send
+# make gpu         on a machine with GPUs: run their tests and every stage, for a record to send
 # make lint        ruff, codespell, oxlint and shellcheck alone
 # make sync        copy the lower half of stage 1's train.py into the other stages
-# make clean       remove what the targets above have made, except data/
+# make clean       remove what these targets have made, except data/
 #
-# Each target first makes .venv and installs what it needs; the second time that takes no time.
-# make demo ARGS="--only 01 03 -b 240" hands flags to compare.py, make figures ARGS="--only limit" to
-# benchmarks/run_all.py, make notebooks ARGS=03 to tools/build_notebooks.py,
-# make test ARGS="-k minimal" to pytest.
+# The first call of a target makes .venv and installs what it needs. ARGS passes flags on:
+# make demo ARGS="--only 01 03 -b 240"    make notebooks ARGS=03    make test ARGS="-k minimal"
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -36,7 +34,7 @@ figures: .venv/maintainer
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
 	$(BIN)/python tools/build_notebooks.py
 
-# Everything is built anew each time: half a minute, and no page is ever out of date.
+# Everything is built each time, in half a minute, so no page is ever out of date.
 site: .venv/maintainer
 	@echo "== site/html: pages, notebooks as they are committed, scripts; a warning is an error"
 	$(BIN)/sphinx-build -n -W --keep-going -q -E -a -d site/doctrees -c docs/site . site/html
@@ -73,7 +71,7 @@ sync:
 clean:
 	rm -rf .venv site timings checkpoints runs .pytest_cache .ruff_cache .hypothesis
 
-# The files .venv/reader and .venv/maintainer are stamps: younger than the requirements, all is there.
+# .venv/reader and .venv/maintainer are stamps: if younger than the requirements, all is installed.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c requirements/constraints.txt
 GROUPS := $(wildcard requirements/*.txt)
 .venv/reader: requirements.txt $(GROUPS)

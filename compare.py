@@ -194,7 +194,8 @@ def run(commands, facts):
     with errors, tempfile.TemporaryDirectory() as temp:
         file = Path(temp, "run.jsonl")
         flags = ["--record", str(file), "--checkpoint", str(Path(temp, "model.pt"))]
-        env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1"}  # so that nothing of a stage is left
+        # Nothing that a stage leaves in TMPDIR stays. Scripts need the path of their own folder.
+        env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": ""}
         started, mark = time.monotonic(), processes.new_mark()
         try:
             running = []

@@ -74,7 +74,8 @@ class Ring(dist.ProcessGroup):
 
     def __init__(self, store, rank, world_size, timeout):
         super().__init__(rank, world_size)
-        assert not dist.is_initialized(), "a ring has all ranks: it is no group for new_group"
+        if dist.is_initialized():
+            raise ValueError("a ring has all ranks: it is no group for new_group")
         self.left, self.right, self.sent = (rank - 1) % world_size, (rank + 1) % world_size, 0
         with socket.socket(type=socket.SOCK_DGRAM) as probe:  # for UDP connect() sends nothing
             probe.connect((os.getenv("MASTER_ADDR", "127.0.0.1"), 1))
@@ -93,7 +94,8 @@ class Ring(dist.ProcessGroup):
     @partial(in_thread, "collectives")
     @torch.inference_mode()  # stage 4 all-reduces a tensor that was made in inference mode
     def allreduce(self, tensors, options):  # DDP: a bucket of gradients
-        assert options.reduceOp == dist.ReduceOp.SUM, "this ring can only add up"
+        if options.reduceOp != dist.ReduceOp.SUM:
+            raise ValueError("this ring can only add up")
         from_scratch.ring(tensors[0].view(-1))  # dist.isend, dist.irecv: send and recv, below
         return tensors
 
@@ -113,14 +115,16 @@ class Ring(dist.ProcessGroup):
 
     @partial(in_thread, "out")
     def send(self, tensors, peer, tag):
-        assert peer == self.right, f"rank {self.rank()} has no link to rank {peer}"
+        if peer != self.right:
+            raise ValueError(f"rank {self.rank()} has no link to rank {peer}")
         data = tensors[0].detach().view(-1).view(torch.uint8).numpy()  # its bytes, where they lie
         self.outgoing.sendall(data)
         self.sent += len(data)
 
     @partial(in_thread, "in")
     def recv(self, tensors, peer, tag):
-        assert peer == self.left, f"rank {self.rank()} has no link from rank {peer}"
+        if peer != self.left:
+            raise ValueError(f"rank {self.rank()} has no link from rank {peer}")
         data = tensors[0].detach().view(-1).view(torch.uint8).numpy()
         if self.inbox.readinto(data) < len(data):
             raise ConnectionError(f"rank {peer} has gone")

@@ -42,17 +42,12 @@ class Exercise:
         """What our solution changes. It holds both whole texts, so no git is needed."""
         return HERE / "solutions" / f"{self.file.stem}.diff"
 
-    @property
-    def given(self) -> str:
-        return self.text(" -")
-
-    @property
-    def solution(self) -> str:
-        return self.text(" +")
-
     def text(self, marks: str) -> str:
         lines = self.diff.read_text().splitlines(keepends=True)[3:]
         return "".join(line[1:] for line in lines if line[0] in marks)
+
+    given = property(lambda self: self.text(" -"))
+    solution = property(lambda self: self.text(" +"))
 
     @property
     def hints(self) -> list[str]:
@@ -61,7 +56,6 @@ class Exercise:
 
     @property
     def title(self) -> str:
-        """The first line of the file, as it is given."""
         return self.given.split("\n")[0].strip('"')
 
 
@@ -76,8 +70,6 @@ def main() -> int:
         return print_list()
     if args.hint:
         return print_hint(exercise)
-    if args.solution:
-        return ask_for_solution(exercise)
     if args.reset or not exercise.file.exists():
         return reset(exercise)
     if args.watch:
@@ -99,7 +91,7 @@ def all_exercises() -> list[Exercise]:
 def next_open() -> Exercise | None:
     """The first that is not done, in the order of the page."""
     state = progress()
-    return next((e for e in all_exercises() if not state.get(e.name, {}).get("done")), None)
+    return next((e for e in all_exercises() if not state[e.name]["done"]), None)
 
 
 # ---------------------------------------------------------------- one verdict
@@ -110,14 +102,11 @@ def verdict(exercise: Exercise) -> bool:
     name = f"{exercise.number} {exercise.name}"
     with console.status(f"{name}: starting ranks"):
         wrong, figures = judged(exercise, exercise.file)
+    console.print("[red]not yet[/]  " if wrong else "[green]done[/]     ", name)
+    for text in filter(None, (wrong, figures)):
+        console.print(Padding(escape(text), (0, 0, 0, 10)))
     if wrong is None:
-        console.print(f"[green]done[/]      {name}")
         remember(exercise, done=True)
-    else:
-        console.print(f"[red]not yet[/]   {name}")
-        console.print(Padding(escape(wrong), (0, 0, 0, 10)))
-    if figures:
-        console.print(Padding(escape(figures), (1, 0, 0, 10)))
     return wrong is None
 
 
@@ -142,21 +131,14 @@ def print_learnt(exercise: Exercise) -> None:
     """After "done": what to keep of it, two right ways to compare with one's own, the next one."""
     console.print(f"\n{escape(exercise.hints[1])}", style="bold")
     console.print("\nOur way:")
-    print_solution(exercise)
-    other = exercise.diff.with_suffix(".other.diff")
-    if other.exists():
-        name, *lines = other.read_text().splitlines()
-        console.print(f"Another way, compared with ours: {escape(name)}")
-        print_diff(lines)
-    following = next_open()
-    if following:
-        name = following.file.relative_to(HERE.parent)
-        console.print(f"\nNext: {name}: {escape(following.title)}")
-
-
-def print_solution(exercise: Exercise) -> None:
     given, ours = exercise.given.splitlines(), exercise.solution.splitlines()
     print_diff(difflib.unified_diff(given, ours, n=2, lineterm=""))
+    name, *lines = exercise.diff.with_suffix(".other.diff").read_text().splitlines()
+    console.print(f"Another way, compared with ours: {escape(name)}")
+    print_diff(lines)
+    if following := next_open():
+        name = following.file.relative_to(HERE.parent)
+        console.print(f"\nNext: {name}: {escape(following.title)}")
 
 
 def print_diff(lines) -> None:
@@ -171,29 +153,21 @@ def print_diff(lines) -> None:
 
 def print_list() -> int:
     state, exercises = progress(), all_exercises()
-    done = [exercise.name for exercise in exercises if state.get(exercise.name, {}).get("done")]
     for exercise in exercises:
-        mark = "[green]done[/]" if exercise.name in done else "    "
+        mark = "[green]done[/]" if state[exercise.name]["done"] else "    "
         name = f"[cyan]{exercise.name:<24}[/]"
         console.print(exercise.number, mark, name, escape(exercise.title), soft_wrap=True)
-    console.print(f"\n{len(done)} of {len(exercises)} done; the next: python exercises/check.py")
+    done = sum(state[exercise.name]["done"] for exercise in exercises)
+    console.print(f"\n{done} of {len(exercises)} done; the next: python exercises/check.py")
     return 0
 
 
 def print_hint(exercise: Exercise) -> int:
     hints = exercise.hints
-    given = min(progress().get(exercise.name, {}).get("hints", 0) + 1, len(hints))
+    given = min(progress()[exercise.name]["hints"] + 1, len(hints))
     remember(exercise, hints=given)
     for number, hint in enumerate(hints[:given], start=1):
         console.print(f"hint {number} of {len(hints)}: {escape(hint)}")
-    return 0
-
-
-def ask_for_solution(exercise: Exercise) -> int:
-    """Show what ours changes, after a question; a closed stdin is no "y"."""
-    with contextlib.suppress(EOFError, RuntimeError):
-        if input("Show our solution? --hint gives hints. [y/N] ").strip().lower() == "y":
-            print_solution(exercise)
     return 0
 
 
@@ -235,22 +209,18 @@ def saved(exercise: Exercise) -> int | None:
 
 
 def progress() -> dict[str, dict]:
-    """{name: {"done": True, "hints": how many were shown}}, without what has another form."""
-    try:
-        state = json.loads(PROGRESS.read_text())
-    except (OSError, ValueError):
-        return {}
-    state = state if isinstance(state, dict) else {}
-    return {
-        name: {"done": of.get("done") is True, "hints": max(0, int(of.get("hints") or 0))}
-        for name, of in state.items()
-        if isinstance(of, dict) and str(of.get("hints") or 0).isdecimal()
-    }
+    """{name: {"done": is it, "hints": how many were shown}}; what the file has else is left out."""
+    found = {exercise.name: {"done": False, "hints": 0} for exercise in all_exercises()}
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        for name, of in json.loads(PROGRESS.read_text()).items():
+            if name in found and of.get("hints", 0) in range(4):
+                found[name] = {"done": of.get("done") is True, "hints": int(of.get("hints", 0))}
+    return found
 
 
 def remember(exercise: Exercise, **values) -> None:
     state = progress()
-    state[exercise.name] = state.get(exercise.name, {}) | values
+    state[exercise.name] |= values
     part = PROGRESS.with_suffix(".part")
     try:
         part.write_text(json.dumps(state, indent=1))
@@ -267,7 +237,6 @@ def parse_args() -> argparse.Namespace:
     what.add_argument("--all", action="store_true", help="check all")
     what.add_argument("--watch", action="store_true", help="check again on every save")
     what.add_argument("--hint", action="store_true", help="the next of three hints")
-    what.add_argument("--solution", action="store_true", help="what ours changes, after a question")
     what.add_argument("--reset", action="store_true", help="the file as it was")
     args = parser.parse_args()
     if args.exercise and (args.all or args.list):

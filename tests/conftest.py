@@ -8,20 +8,18 @@ import os
 import re
 import select
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
+from browser import chromium  # noqa: F401 (a fixture)
 from filelock import FileLock
 
 from tools import processes
+from tools.draw_digits import draw_data_set
 from tools.processes import Result, free_port  # noqa: F401 (for the tests)
 
 # Several tests run at the same time, most of them on several ranks: a core has enough to do.
@@ -35,27 +33,13 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs what only Linu
 ENDLESS = "--epochs 100000 --batch-size 240 --lr 0.001 --device cpu"
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
-WHY_NOT = hosts.missing()
-NEEDS_HOSTS = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-BROWSER = shutil.which("chromium"), shutil.which("chromedriver")
-NEEDS_BROWSER = pytest.mark.skipif(None in BROWSER, reason="apt-get install chromium-driver")
+NEEDS_HOSTS = pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
 
 
 def files(ending):
     """The repository's files with this ending, without .venv, site/ and the like."""
     found = [*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")]
     return sorted(path for path in found if path.relative_to(ROOT).parts[0] != "site")
-
-
-def solution_of(exercise):
-    """The text of the exercise's file after our diff."""
-    name = exercise.file.relative_to(ROOT)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, name)
-        file.parent.mkdir(parents=True)
-        shutil.copy(exercise.file, file)
-        subprocess.run(["git", "apply", exercise.diff], cwd=folder, check=True)
-        return file.read_text()
 
 
 def fenced(text):
@@ -71,8 +55,7 @@ def anchor(heading):
 
 def draw_digits(folder, train, test):
     """Put so many training and test digits into a folder, in MNIST's format -> the folder."""
-    tool = importlib.import_module("tools.draw_digits")
-    tool.draw_data_set(folder / "MNIST" / "raw", train, test)
+    draw_data_set(folder / "MNIST" / "raw", train, test)
     return folder
 
 
@@ -173,37 +156,6 @@ def one_line(result, program, told):
     assert told in result.err, result
 
 
-# ---------------------------------------------------------------- a browser
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER[0]
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(BROWSER[1]))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
-
-
-@contextlib.contextmanager
-def served(folder):
-    """Serve the files of a folder -> the address, without a slash at its end."""
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-# ---------------------------------------------------------------- processes
-
-
 def family(process):
     """The process ids of all that a command has started and that lives, itself included."""
     return sorted(member.pid for member in processes.marked(process.mark))
@@ -244,9 +196,6 @@ def wait_for(what, seconds=150):
 def left(net=NET):
     """What is there of a set of hosts: names of namespaces, and folders for what they see."""
     return [path for place in (hosts.NAMESPACES, hosts.ETC) for path in place.glob(f"{net}*")]
-
-
-# ---------------------------------------------------------------- fixtures
 
 
 @pytest.fixture
@@ -304,5 +253,6 @@ def pytest_terminal_summary(terminalreporter):
     """Name what was skipped, and why: one line per reason."""
     reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
     for reason in sorted(set(reasons)):
-        text = reason.removeprefix("Skipped: ")
-        terminalreporter.write_line(f"skipped {reasons.count(reason)}: {text}")
+        terminalreporter.write_line(
+            f"{reasons.count(reason)} times {reason[0].lower()}{reason[1:]}"
+        )

@@ -214,7 +214,7 @@ def rank_died(rank):
 def store_gone():
     port = multiprocessing.Queue()
     fork(hold_a_store, port)
-    store = dist.TCPStore("127.0.0.1", port.get(), timeout=timedelta(seconds=5))
+    store = dist.TCPStore("127.0.0.1", port.get(), is_master=False, timeout=timedelta(seconds=5))
     store.set("last", "")
     for process in multiprocessing.active_children():
         process.join()
@@ -224,7 +224,9 @@ def store_gone():
 
 
 def hold_a_store(port):
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listener = socket.create_server(("127.0.0.1", 0)).detach()
+    options = {"is_master": True, "wait_for_workers": False}
+    store = dist.TCPStore("127.0.0.1", 0, master_listen_fd=listener, **options)
     port.put(store.port)
     store.wait(["last"], timedelta(seconds=30))
 

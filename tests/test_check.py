@@ -3,7 +3,6 @@
 No verdict may depend on the clock, so the bounds are those of ranks.py, made small here.
 """
 
-import io
 import os
 import signal
 import subprocess
@@ -16,14 +15,14 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
-from conftest import ROOT, solution_of
+from conftest import ROOT
 
 from exercises import check
 from exercises.checks import ranks
 from tools import processes
 
 EXERCISE = next(e for e in check.all_exercises() if e.name == "reduced_on_one_rank")
-SOLUTION = solution_of(EXERCISE)
+SOLUTION = EXERCISE.solution
 TRAIN = "def train(model, x, y, lr, epochs):\n"
 LINE = SOLUTION[: SOLUTION.index(TRAIN)].count("\n") + 2  # the first one in it
 
@@ -80,7 +79,7 @@ def test_a_flood_of_output(tmp_path):
 
 @pytest.mark.parametrize("ends", ["", "; os._exit(3)"])
 def test_processes_that_the_file_leaves_behind_are_ended(tmp_path, ends):
-    """A child, and a grandchild in a session of its own whose parent has gone."""
+    """A child, and a grandchild in a session of its own whose parent has exited."""
     words = f"[sys.executable, '-c', {SLEEP!r}]"
     start = f"    import os, subprocess, sys; subprocess.Popen({words})\n"
     start += f"    if not os.fork(): os.setsid(); subprocess.Popen({words}); os._exit(0)\n"
@@ -205,12 +204,6 @@ def test_watch_checks_after_each_save_and_goes_on(typed, monkeypatch, tmp_path):
 def test_hints_come_one_by_one(typed):
     hints = [" ".join(typed("06", "--hint")[1].split()).count("hint ") for _ in range(4)]
     assert hints == [1, 2, 3, 3]
-
-
-def test_a_solution_is_shown_after_a_question_only(typed, monkeypatch):
-    for answer, shown in (("n", False), ("y", True), ("", False)):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-        assert ("+        dist.all_reduce(mean)" in typed("06", "--solution")[1]) is shown
 
 
 @pytest.mark.parametrize(

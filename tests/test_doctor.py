@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from conftest import ROOT, STAGES, solution_of
+from conftest import ROOT, STAGES
 
 from exercises import check
 
@@ -265,7 +265,7 @@ def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_
         shown = re.search(r"```text\n.*?\n\n(.*?)```", (ROOT / "docs/doctor.md").read_text(), re.S)
         assert shown[1] in result.out.replace(f"{ROOT}/", "")
     file = tmp_path / exercise.file.name
-    file.write_text(solution_of(exercise))
+    file.write_text(exercise.solution)
     result, said = doctor(f"{TORCHRUN} {file}", flags)
     assert not keys(said, "wrong") and key not in keys(said), result
 

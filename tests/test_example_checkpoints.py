@@ -66,11 +66,12 @@ def test_what_torch_load_accepts():
     [
         (argparse.Namespace(lr=0.1), vars),
         (Path("model.pt"), str),
+        (np.zeros(2), torch.from_numpy),
         (np.float64(0.5), np.float64.item),
         (np.random.get_state(), None),
         (nn.Linear(1, 1), nn.Linear.state_dict),
     ],
-    ids=["Namespace", "Path", "np.float64", "np.random.get_state", "model"],
+    ids=["Namespace", "Path", "NumPy's arrays", "np.float64", "np.random.get_state", "model"],
 )
 def test_what_torch_load_refuses(request, thing, saved_instead):
     with pytest.raises(Exception, match="Weights only load failed"):

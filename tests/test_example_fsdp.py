@@ -87,10 +87,18 @@ def wrapped_in_other_ways():
     return torch.allclose(norm, whole), trains, units
 
 
+def pairs_of_layers():
+    """Four layers, of which fully_shard gets lists of two -> collectives of a step"""
+    layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    for modules in (list(layers)[:2], list(layers)[2:], layers):
+        fully_shard(modules, mesh=init_device_mesh("cpu", (2,)))
+    return collectives(lambda: layers(torch.rand(2, 8)).sum().backward())
+
+
 def all_ways():
     found = [wrapped_and_stepped(True), wrapped_and_stepped(False)]
     found.append(wrapped_and_stepped(True, reshard_after_forward=False))
-    return found, wrapped_in_other_ways()
+    return found, (*wrapped_in_other_ways(), pairs_of_layers())
 
 
 def test_what_fully_shard_sends_and_what_it_needs():
@@ -99,7 +107,7 @@ def test_what_fully_shard_sends_and_what_it_needs():
         assert layers == (*nothing, [10, 5, 0, 0]), "twice per layer; nothing at the start"
         assert root_only == (*nothing, [1, 1, 0, 0]), "the whole model at once"
         assert gathered_once == (*nothing, [5, 5, 0, 0])
-        assert others == (True, False, 4), "3 layers and the root"
+        assert others == (True, False, 4, [4, 2, 0, 0]), "3 layers and the root; two pairs"
 
 
 def skipped_by_one_infinity():

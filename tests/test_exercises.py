@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import ROOT, solution_of
+from conftest import ROOT
 
 from exercises import check
 from exercises.checks import ranks
@@ -41,12 +41,7 @@ def text_of(exercise, way, folder):
         return exercise.given
     text = exercise.solution
     if way == "other":
-        file = folder / exercise.file.relative_to(ROOT)
-        file.parent.mkdir(parents=True)
-        file.write_text(text)
-        other = exercise.diff.with_suffix(".other.diff")
-        subprocess.run(["git", "apply", other], cwd=folder, check=True)
-        return file.read_text()
+        return patched(exercise, text, exercise.diff.with_suffix(".other.diff"), folder)
     for old, new in way:
         assert text.count(old) == 1, f"not once in the solution: {old}"
         text = text.replace(old, new)
@@ -61,11 +56,21 @@ def test_each_way_has_its_verdict(exercise, way, words, tmp_path):
     assert verdict is None if words is None else verdict and words in verdict, verdict
 
 
+def patched(exercise, text, diff, folder):
+    """The text of the exercise's file after `git apply` of a diff."""
+    file = folder / exercise.file.relative_to(ROOT)
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    subprocess.run(["git", "apply", diff], cwd=folder, check=True)
+    return file.read_text()
+
+
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.number)
-def test_an_exercise_is_whole(exercise):
+def test_an_exercise_is_whole(exercise, tmp_path):
     """Its diff holds the given file and our solution, as git reads it, too."""
     assert exercise.given == exercise.file.read_text()
-    assert exercise.solution == solution_of(exercise) != exercise.given
+    ours = patched(exercise, exercise.given, exercise.diff, tmp_path)
+    assert exercise.solution == ours != exercise.given
     docstring = exercise.given.split('"""')[1]
     assert docstring == exercise.solution.split('"""')[1]
     assert f"check.py {exercise.number}" in docstring

@@ -1,6 +1,6 @@
 """What one hour on a machine with GPUs should show (make gpu): stages, launchers, failures.
 
-Without a GPU all of it is skipped. tests/test_pretend_gpu.py runs it on two pretended ones.
+Without a GPU all of it is skipped. tests/test_simulated_gpu.py runs it on two simulated ones.
 """
 
 import importlib
@@ -20,7 +20,7 @@ ALL = f"torchrun --standalone --nproc-per-node {GPUS}"
 TWO = "torchrun --standalone --nproc-per-node 2"
 FAULTY = "05_multinode/rehearsal/faulty_rank.py"
 CAUSE = re.compile(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)(.*)", re.DOTALL)
-REAL = pytest.mark.skipif("PRETEND_GPUS" in os.environ, reason="needs real GPUs")
+REAL = pytest.mark.skipif("SIMULATED_GPUS" in os.environ, reason="needs real GPUs")
 TWO_GPUS = pytest.mark.skipif(GPUS < 2, reason="on a machine with two GPUs: make gpu")
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="on a machine with GPUs: make gpu"

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, STAGES, files
@@ -122,14 +123,16 @@ def test_nothing_of_ours_is_unpickled():
     assert not [call for call in loads if "weights_only=False" in ast.unparse(call)]
 
 
-def test_each_promise_has_a_quick_test():
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    rows = "\n".join(line for line in page.splitlines() if line.startswith("| "))
-    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", rows)
-    assert len(named) > 10
-    for file, test in named:
-        source = (ROOT / "tests" / file).read_text()
-        assert "\npytestmark = pytest.mark.slow" not in source
-        before, found, _ = source.partition(f"def {test}(" if test else '"""')
-        decorators = before.rpartition("\n\n\n")[2].splitlines()
-        assert found and "@pytest.mark.slow" not in decorators, f"{file}::{test}"
+def test_the_house_stays_small():
+    """A change that adds lines removes as many elsewhere: lower these figures, never raise them."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no git repository here")
+    paths = [Path(name) for name in listed.stdout.splitlines() if (ROOT / name).exists()]
+    lines = {True: 0, False: 0}  # of Python: in tests/, and outside
+    for path in paths:
+        if path.suffix == ".py":
+            lines[path.parts[0] == "tests"] += (ROOT / path).read_text().count("\n")
+    assert lines[False] <= 18800, f"{lines[False]} lines of Python outside tests/"
+    assert lines[True] <= 9700, f"{lines[True]} lines of Python in tests/"
+    assert len(paths) <= 445, f"{len(paths)} files"

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from conftest import NEEDS_BROWSER, ROOT
+from browser import NEEDS_BROWSER
+from conftest import ROOT
 
 hooks = pytest.importorskip("docs.site.hooks")
 pytest.importorskip("selenium.webdriver")

@@ -93,8 +93,8 @@ def test_stages_are_recorded_as_they_are(reader, stage):
 
 
 HANGS = {
-    "16_rank_0_evaluates": ("broadcast", "barrier"),
-    "17_uneven_batches": ("barrier", "allreduce"),
+    "03_rank_0_evaluates": ("broadcast", "barrier"),
+    "13_uneven_batches": ("barrier", "allreduce"),
 }
 
 
@@ -102,7 +102,7 @@ HANGS = {
 @LINUX
 @pytest.mark.parametrize("exercise", HANGS)
 def test_a_hang_is_between_these_lines(reader, exercise):
-    process = reader.start(f"{RECORD} {ROOT}/exercises/mend/{exercise}.py")
+    process = reader.start(f"{RECORD} {ROOT}/exercises/fix/{exercise}.py")
     logs = [reader.folder / f"runs/rank{rank}/calls" for rank in range(2)]
     wait_for(lambda: all(log.exists() for log in logs) and hangs(logs))
     process.send_signal(signal.SIGTERM)
@@ -141,3 +141,7 @@ def test_what_cannot_be_recorded_or_replayed_is_refused_in_a_line(reader):
 
 def test_what_is_no_recording_is_refused_in_a_line(reader):
     refused(reader.run(f"{REPLAY} rank 0 nowhere"), "nowhere is no recording")
+    (reader.folder / "runs/rank0").mkdir(parents=True)
+    for text in ("{", '{"rank": 0}'):
+        (reader.folder / "runs/rank0/calls").write_text(text)
+        refused(reader.run(f"{REPLAY} compare runs"), "runs is damaged: record the run again")

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 import yaml
-from conftest import NEEDS_BROWSER, ROOT, files, served
+from browser import NEEDS_BROWSER, served
+from conftest import ROOT, files
 from filelock import FileLock
 
 pytestmark = pytest.mark.slow

@@ -34,9 +34,9 @@ def main():
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     if local_rank == 0:  # one rank per node downloads
         datasets.MNIST(ROOT, download=True)
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     dist.barrier()  # now every node has the data
     train(args, device, dist.get_rank(), world_size)
 

@@ -2,14 +2,13 @@
 
 This is the first step of the chain. The file has the naive average: after the backward pass it
 starts one all_reduce for each gradient, and the ranks only wait. Start each call during the
-backward pass, as soon as its gradient is there. Then `step` has nothing left to average. Do not use
-DDP.
+backward pass, as soon as its gradient is there. Then `step` need not average. Do not use DDP.
 
 The number to reach: the checker's model has 6 layers with 12 gradients. The calls for all layers
 but the first one must begin before the backward pass has computed the first layer's gradients.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/23_averaging_hook.py  # try it out
-python exercises/check.py 23                                                   # is it right?
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 23_averaging_hook  # try it out
+python exercises/check.py 23                                                        # is it right?
 """
 
 import torch
@@ -32,9 +31,3 @@ class Parallel:
             dist.all_reduce(parameter.grad)
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    import play  # next to this file: trains a small model
-
-    play.main(Parallel)

@@ -7,8 +7,8 @@ Pack gradients into buckets of at most cap_bytes, in the order in which they com
 The number to reach: the checker's model has 6 layers with 12 gradients. If two layers fit into a
 bucket, a step makes 3 calls. If one layer fits, it makes 6.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/24_buckets.py  # try it out
-python exercises/check.py 24                                            # is it right?
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 24_buckets  # try it out
+python exercises/check.py 24                                                 # is it right?
 """
 
 import torch
@@ -35,9 +35,3 @@ class Parallel:
         """After a backward pass: update the parameters by the average of the ranks' gradients."""
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    import play  # next to this file: trains a small model
-
-    play.main(Parallel)

@@ -5,11 +5,11 @@ makes the same Adam step for all parameters, and keeps the same two numbers for 
 each rank update only one N-th of every bucket: use reduce-scatter in place of all-reduce, and
 all-gather after the step.
 
-The number to reach: each of N ranks keeps one N-th of Adam's state, and no more bytes than before
-are sent.
+The number to reach: each of N ranks keeps one N-th of Adam's state, and sends no more bytes than
+before.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/26_sharding.py  # try it out
-python exercises/check.py 26                                             # is it right?
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 26_sharding  # try it out
+python exercises/check.py 26                                                  # is it right?
 """
 
 import torch
@@ -51,9 +51,3 @@ class Parallel:
         self.started = []
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    import play  # next to this file: trains a small model
-
-    play.main(Parallel)

@@ -1,4 +1,7 @@
-"""What the files of the chain play with: three steps of a small model on all ranks."""
+"""Trains a small model on all ranks for three steps, with `Parallel` of the file that is named."""
+
+import importlib
+import sys
 
 import torch
 import torch.distributed as dist
@@ -17,3 +20,7 @@ def main(Parallel):
         parallel.step()
         print(f"rank {dist.get_rank()}: loss {loss:.4f}, a weight {model[0].weight[0, 0]:.6f}")
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(importlib.import_module(sys.argv[1]).Parallel)

@@ -20,6 +20,5 @@ def observe(mine):
         calls.append(len(notes.calls))
         found |= {f"{fact} ({size} images)": value for fact, value in watch.facts().items()}
         found[f"what train returns ({size} images)"] = history
-    least, more = calls
-    found[f"collectives that are added if an epoch has 5 times as many steps{MOST}"] = more - least
-    return found
+    more = f"collectives that are added if an epoch has 5 times as many steps{MOST}"
+    return found | {more: calls[1] - calls[0]}

@@ -61,18 +61,13 @@ def judge_weights(found):
     for end, weight in enumerate(steps):
         for start, before in enumerate(steps[:end]):
             if close(weight, before) and not all(close(weight, w) for w in steps[start:end]):
-                return (
-                    f"rank {most} has after step {end} the weights that it had after step {start}: "
-                    f"what it learnt in between is thrown away"
-                )
+                return f"rank {most}: what it learnt in steps {start + 1} to {end} is thrown away"
     for number, rank in enumerate(found):
         left = iter(steps)  # a rank may leave steps to others, in order
         for step, weight in enumerate(rank["weights"]):
             if not any(close(weight, one) for one in left):
-                return (
-                    f"rank {number} has the weights {shown(weight)} after {step} steps; rank "
-                    f"{most} never has these, or had them before"
-                )
+                has = f"has the weights {shown(weight)} after {step} steps"
+                return f"rank {number} {has}; rank {most} never has these, or had them before"
         if not close(weight, steps[-1]):
             ends = f"{shown(weight)} at the end, rank {most} has {shown(steps[-1])}"
             return f"rank {number} has the weights {ends}"
@@ -87,9 +82,5 @@ def judge_first_step(found):
     x, y = map(torch.cat, zip(*[batch_of(rank["seen"][0]) for rank in found]))
     F.mse_loss(model(x), y).backward()
     wanted = -0.1 * torch.cat([p.grad.flatten() for p in model.parameters()])
-    if close(after, before + wanted):
-        return None
-    return (
-        f"the first step added {shown(after - before)} to the weights; the average of the ranks' "
-        f"gradients would add {shown(wanted)}"
-    )
+    added = f"added {shown(after - before)} to the weights, the average gradient {shown(wanted)}"
+    return None if close(after, before + wanted) else f"the first step {added}"

@@ -15,8 +15,7 @@ def observe(mine, count, workers):
     class Noting(mine.Stream):
         def __iter__(self):
             reader = get_worker_info().id if workers else 0
-            samples = super().__iter__()
-            return ((reader, int(sample)) for sample in samples)
+            return ((reader, int(sample)) for sample in super().__iter__())
 
     stream = Noting(count, dist.get_rank(), dist.get_world_size())
     fork = {"multiprocessing_context": "fork"} if workers else {}

@@ -13,17 +13,13 @@ def judge(ranks):
     total = LAYERS * LAYER
     for number, rank in enumerate(ranks):
         if rank["state"] > 2 * total / len(ranks) + PADDING:
-            return (
-                f"rank {number} keeps {rank['state']:,} bytes of Adam's state; all of it is "
-                f"{2 * total:,}, and 1/{len(ranks)} of that is enough"
-            )
+            keeps = f"keeps {rank['state']:,} bytes of Adam's state"
+            return f"rank {number} {keeps}, where 1/{len(ranks)} of {2 * total:,} is enough"
         reduced = [size for name, size in rank["calls"] if name.startswith("reduce_scatter")]
         others = [size for name, size in rank["calls"] if not name.startswith("reduce_scatter")]
         if sum(reduced) < total:
             return f"rank {number} gave reduce_scatter {sum(reduced):,} of {total:,} bytes"
         if max(sum(reduced), sum(others)) > total + PADDING:
-            return (
-                f"rank {number} gave reduce_scatter {sum(reduced):,} bytes and other calls "
-                f"{sum(others):,}; the parameters have {total:,}, and once is enough"
-            )
+            given = f"gave reduce_scatter {sum(reduced):,} bytes and other calls {sum(others):,}"
+            return f"rank {number} {given}; the parameters have {total:,}, and once is enough"
     return None

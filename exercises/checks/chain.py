@@ -36,8 +36,7 @@ class Link(Collectives):
         self.computed, self.begun = 0.0, []  # ms of the backward pass, also before each call
 
     def layer(self, _=None):
-        self.now += BACKWARD
-        self.computed += BACKWARD
+        self.now, self.computed = self.now + BACKWARD, self.computed + BACKWARD
 
     def started(self, name, size, work):
         self.begun.append(self.computed)
@@ -131,10 +130,8 @@ def judge(ranks):
         if sum(size for _, size in rank["calls"]) < LAYERS * LAYER:
             return f"rank {number} has given its calls less than its {LAYERS * LAYER:,} bytes"
         if min(rank["begun"]) >= LAYERS * BACKWARD:
-            return (
-                f"the weights are right, but the first call of rank {number} began after the whole "
-                f"backward pass: the gradients of the last layer were there long before"
-            )
+            late = f"the first call of rank {number} began after the whole backward pass"
+            return f"the weights are right, but {late}: some gradients were there long before"
     return None
 
 
@@ -145,11 +142,9 @@ def judge_each(ranks):
         calls = list(zip(rank["begun"], rank["calls"]))
         early = [size for begun, (_, size) in calls if begun < LAYERS * BACKWARD]
         if sum(early) < wanted:
-            return (
-                f"rank {number}: {len(early)} of {len(calls)} calls begin before the backward pass "
-                f"has reached the first layer. They have {sum(early):,} bytes; the gradients of "
-                f"the other layers, {wanted:,} bytes, are there by then"
-            )
+            begin = f"{len(early)} of {len(calls)} calls begin before the backward pass has reached"
+            bytes = f"They have {sum(early):,} bytes; gradients of {wanted:,} are there by then"
+            return f"rank {number}: {begin} the first layer. {bytes}"
     return None
 
 
@@ -161,30 +156,28 @@ def judge_calls(ranks, cap):
         if max(sizes) > cap:
             return f"rank {number} gave a call {max(sizes):,} bytes; cap_bytes is {cap:,}"
         if len(sizes) > most:
-            calls = f"{len(sizes)} calls in a step"
-            return f"rank {number} made {calls}, where {most} are enough (cap_bytes is {cap:,})"
+            enough = f"{most} are enough (cap_bytes is {cap:,})"
+            return f"rank {number} made {len(sizes)} calls in a step, where {enough}"
     return None
 
 
 def judge_exposed(ranks):
     for number, rank in enumerate(ranks):
         if rank["exposed"] > rank["busy"] / 2:
-            return (
-                f"rank {number} waited {rank['exposed']:.1f} ms for calls that take "
-                f"{rank['busy']:.1f} ms: most of them could run while the backward pass computes"
-            )
+            waited = f"waited {rank['exposed']:.1f} ms for calls that take {rank['busy']:.1f} ms"
+            return f"rank {number} {waited}: most of them could run during the backward pass"
     return None
 
 
 def figures(rank, *_):
     """Of the last step of rank 0, next to DDP with buckets of the same size."""
     whole = 2 * LAYERS * LAYER  # Adam's state: two numbers for each parameter
-    lines = ["a step of rank 0     calls    bytes   first call at   exposed   Adam's state"]
+    lines = ["a step   calls    bytes   first call   exposed    Adam's state"]
     for name, step in (("yours", rank), ("DDP", rank["ddp"])):
         given = sum(size for _, size in step["calls"])
         first = min(step["begun"], default=0)
         lines.append(
-            f"{name:<19} {len(step['calls']):>6} {given:>8,} {first:>12.1f} ms "
-            f"{step['exposed']:>6.1f} ms {step.get('state', whole):>8,} bytes"
+            f"{name:<7} {len(step['calls']):>6} {given:>8,} {first:>9.1f} ms "
+            f"{step['exposed']:>6.1f} ms {step.get('state', whole):>9,} bytes"
         )
     return "\n".join(lines)

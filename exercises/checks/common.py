@@ -90,10 +90,9 @@ def parameters(model: nn.Module) -> torch.Tensor:
 class Collectives:
     """Notes every collective that Python code starts on this rank: `calls`, as (name, bytes).
 
-    They are noted below torch.distributed's functions, in the methods of ProcessGroup, where all
-    functions and `group.WORLD.allreduce` end: hence the names, such as allreduce. The bytes are
-    those of the larger side, what is given or what is received. Those that DistributedDataParallel
-    starts itself are not seen: they are started in C++.
+    They are noted in the methods of ProcessGroup, which all functions of torch.distributed call:
+    hence the names, such as allreduce. The bytes are those that are given or received, whichever
+    are more. Those that DistributedDataParallel starts itself, in C++, are not seen.
     """
 
     METHODS = re.compile("_?(all|broadcast|reduce|gather|scatter|barrier|send|recv)")
@@ -119,18 +118,18 @@ class Collectives:
 
 
 class Waited:
-    """The work or the future of a call; calls `told` when it has been waited for."""
+    """The work or the future of a call; calls `when_done` after it has been waited for."""
 
-    def __init__(self, work, told):
-        self.work, self.told = work, told
+    def __init__(self, work, when_done):
+        self.work, self.when_done = work, when_done
 
     def __getattr__(self, name):
         def call(*args, **kwargs):
             result = getattr(self.work, name)(*args, **kwargs)
             if name in ("get_future", "then"):
-                return Waited(result, self.told)
+                return Waited(result, self.when_done)
             if name in ("wait", "is_completed", "done") and result is not False:
-                self.told()
+                self.when_done()
             return result
 
         return call

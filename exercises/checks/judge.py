@@ -1,11 +1,9 @@
 """The judge: it compares what the ranks saw of the reader's file with what they saw of ours.
 
-Both files run on the same ranks, cases and secret seeds. A check returns facts, {name: value}. They
-are compared in their order, so a fact that follows from another one comes later. If the name of a
-fact ends with "at most", the reader's value may be smaller.
-
-A check may turn what all ranks returned into facts itself (`facts`), or judge it without our
-solution (`judge`), where right answers differ.
+Both files run on the same ranks, cases and secret seeds. `observe` of a check returns facts,
+{name: value}, or its `facts` makes them of what all ranks returned. They are compared in their
+order. If the name of a fact ends with "at most", the reader's value may be smaller. A check whose
+right answers differ has a `judge` of its own, and our solution does not run.
 """
 
 import math

@@ -1,16 +1,14 @@
 """Run `observe` of a check on real ranks (processes, gloo) in bounded time -> what each rank saw.
 
-It is called once, or once for each of the check's CASES.
+It is called once, or for each of the check's CASES. What it returns travels as plain data: nothing
+of the reader's runs in the checker.
 
 No bound is a time on the clock, because a busy machine must not change a verdict. A rank that is
-done stays until all others are done. The ranks are ended in three cases:
+done stays until all others are done. The ranks are ended in two cases:
 
 - For IDLE seconds none of those that are left has used the processor, or wanted to: they wait for
   one another. (Some look now and then. They are ended after POLLS looks at which none wanted to.)
-- One has used the processor for BUSY seconds.
-- One has printed more than FLOOD bytes.
-
-What `observe` returns travels as plain data: nothing of the reader's runs in the checker.
+- One has used the processor for BUSY seconds, or has printed more than FLOOD bytes.
 """
 
 import contextlib

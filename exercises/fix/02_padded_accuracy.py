@@ -1,10 +1,10 @@
 """DDP: accuracy above 100 %
 
 The model is right on all 11 images, and the test says 109.09 %. With a model that makes mistakes,
-the figure is also wrong, by less, and it changes with the number of ranks. Dividing by the number
-of tested images does not help, and neither does the mean of the ranks' accuracies. Every rank must
-return the accuracy that one process finds. No rank may test more images than it must: 6 of 11 on
-two ranks. Fix `evaluate`.
+the figure is also wrong, by less, and it changes with the number of ranks. Neither a division by
+the number of tested images nor the mean of the ranks' accuracies helps. Every rank must return the
+accuracy that one process finds. No rank may test more images than it must (6 of 11 on two). Fix
+`evaluate`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/02_padded_accuracy.py  # shows it
 python exercises/check.py 02                                                  # is it fixed?

@@ -2,8 +2,8 @@
 
 Rank 0 validates after each epoch, and no rank ever reaches the second epoch. On rank 0, `train`
 must return a list with one number for each epoch: the loss of rank 0's model in eval mode on all of
-the validation data. What the other ranks return does not matter. The training itself must stay as
-it is. Fix `train`.
+the validation data. The other ranks may return anything. The training must stay as it is. Fix
+`train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/03_rank_0_evaluates.py  # hangs: Ctrl-C
 python exercises/check.py 03                                                   # is it fixed?

@@ -5,8 +5,6 @@ weights are right, and so are the mean loss and the accuracy that `train` return
 every rank. Keep all of these. On each rank, the number of collectives in an epoch must not grow
 with the number of steps; those that DDP starts to average gradients do not count. Fix `train`.
 
-A short sleep stands in for the computation of a step, and another one for a slow network.
-
 torchrun --standalone --nproc-per-node 1 exercises/fix/10_slower_than_one.py  # one rank
 torchrun --standalone --nproc-per-node 2 exercises/fix/10_slower_than_one.py  # shows it
 python exercises/check.py 10                                                  # is it fixed?

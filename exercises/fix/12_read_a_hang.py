@@ -10,10 +10,9 @@ python exercises/check.py 12  # is it right?
 """
 
 STACKS = """
-rank 0   all_reduce (distributed_c10d.py:3186) <- mean_loss (train.py:61) <- main (train.py:33)
-rank 1   broadcast (distributed_c10d.py:2930) <- sync (train.py:72) <- save_best (train.py:47)
-         <- main (train.py:32)
-rank 2   all_reduce (distributed_c10d.py:3186) <- mean_loss (train.py:61) <- main (train.py:33)
+rank 0   all_reduce <- mean_loss (train.py:61) <- main (train.py:33)
+rank 1   broadcast <- sync (train.py:72) <- save_best (train.py:47) <- main (train.py:32)
+rank 2   all_reduce <- mean_loss (train.py:61) <- main (train.py:33)
 """
 
 SOURCE = """

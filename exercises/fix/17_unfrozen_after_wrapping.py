@@ -1,9 +1,8 @@
 """DDP: unfrozen layers are not synchronized
 
-At first only the head is trained, then the whole model. Nothing fails, but from then on the weights
-of the body differ from rank to rank. In each epoch, all ranks must have the weights of one process
-that trains on the data of all ranks: for `frozen` epochs with an unchanged body, then with the
-whole model. Fix `finetune`.
+At first only the head is trained, then the whole model. From then on the weights of the body differ
+between ranks. In each epoch, all ranks must have the weights of one process that trains on the data
+of all ranks: for `frozen` epochs with an unchanged body, then with the whole model. Fix `finetune`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/17_unfrozen_after_wrapping.py  # shows it
 python exercises/check.py 17                                                          # is it fixed?

@@ -1,9 +1,8 @@
 """IterableDataset with DDP and num_workers: every sample comes several times
 
-The stream is split over the ranks, but each sample still comes once for each loader worker. Over
-all ranks and workers, every sample must come exactly once, for any number of ranks and workers
-(with 0 workers the rank itself reads). No worker may get two samples more than another. Fix
-`Stream`.
+The stream is split over the ranks, but each sample comes once per loader worker. Over all ranks and
+workers, every sample must come exactly once, for any number of ranks and workers (with 0 workers
+the rank itself reads). No worker may get two samples more than another. Fix `Stream`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/20_stream_of_workers.py  # shows it
 python exercises/check.py 20                                                    # is it fixed?

@@ -2,8 +2,8 @@
 
 `fully_shard` replaces the model's parameters. On all ranks, `train` must return the whole weights
 of one process that trains on the data of all ranks, by Adam, with gradients clipped to `max_norm`.
-Nothing fails, but the weights are those from before the training. The model must stay sharded while
-it trains. Fix `train`.
+But the weights are those from before the training. The model must stay sharded while it trains. Fix
+`train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/21_sharded_too_late.py  # shows it
 python exercises/check.py 21                                                   # is it fixed?

@@ -1,16 +1,16 @@
 """Run a command as if this machine had GPUs, here two:
 
-    python tests/pretend_gpu.py 2 python -m pytest tests/test_gpu.py
-    python tests/pretend_gpu.py 2 torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/train.py
+    python tests/simulated_gpu.py 2 python -m pytest tests/test_gpu.py
+    python tests/simulated_gpu.py 2 torchrun --nproc-per-node 2 04_ddp_torchrun/train.py
 
 Every tensor stays in CPU memory. A table says which storages are on "cuda:1"; tensor.device, the
 factories, torch.save and torch.load follow it, and every operation, also in backward, is refused if
-its tensors are on two devices. A group "nccl" is gloo beneath, with the rules of pretend_nccl.py.
+its tensors are on two devices. A group "nccl" is gloo beneath, with the rules of simulated_nccl.py.
 
 This checks names, signatures, devices, control flow, and the arithmetic of the ranks. It cannot
 show kernels and their numbers (fp16's range, autocast's list of operations, cuDNN), anything
 asynchronous (overlap, streams, races, times), memory, random numbers of GPUs, torch.compile,
-and what NCCL does: all it reports of NCCL is a rule in pretend_nccl.py. What passes here has not
+and what NCCL does: all it reports of NCCL is a rule in simulated_nccl.py. What passes here has not
 run on a GPU.
 """
 
@@ -40,7 +40,7 @@ linspace rand rand_like randn randn_like randint randperm asarray tensor as_tens
 
 def visible():
     """The numbers of the GPUs that this process may see."""
-    every = [str(i) for i in range(int(os.environ.get("PRETEND_GPUS", 0)))]
+    every = [str(i) for i in range(int(os.environ.get("SIMULATED_GPUS", 0)))]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return every if chosen is None else [i for i in chosen.split(",") if i in every]
 
@@ -258,13 +258,13 @@ def set_device(device):
 
 def patch_cuda():
     cuda, accelerator = torch.cuda, torch.accelerator
-    about = {"name": "Pretended GPU", "total_memory": 2**34, "multi_processor_count": 1}
+    about = {"name": "Simulated GPU", "total_memory": 2**34, "multi_processor_count": 1}
     for name, value in dict(
         device_count=lambda: len(visible()), is_available=lambda: bool(visible()),
         current_device=lambda: index_of(), set_device=set_device, device=device_index,
         current_stream=Stream, default_stream=Stream, Stream=Stream, Event=Event,
         synchronize=lambda device=None: index_of(device), stream=lambda stream: nullcontext(),
-        get_device_name=lambda device=None: f"Pretended GPU {index_of(device)}",
+        get_device_name=lambda device=None: f"Simulated GPU {index_of(device)}",
         get_device_properties=lambda device=None: SimpleNamespace(**about, major=8, minor=0),
         get_device_capability=lambda device=None: (8, 0), is_bf16_supported=lambda *_, **__: True,
         manual_seed=lambda seed: None, manual_seed_all=lambda seed: None,
@@ -316,13 +316,13 @@ def run_with_devices(thread):
 
 
 def install():
-    import pretend_nccl
+    import simulated_nccl
 
     patch_tensors()
     patch_storages()
     patch_cuda()
     patch_data_parallel()
-    pretend_nccl.patch()
+    simulated_nccl.patch()
     threading.Thread.run = run_with_devices
     Operations().__enter__()
 
@@ -334,9 +334,9 @@ def main():
             file.write(
                 f"import sys; sys.path.append({os.path.dirname(os.path.abspath(__file__))!r})\n"
             )
-            file.write("import pretend_gpu; pretend_gpu.install()\n")
+            file.write("import simulated_gpu; simulated_gpu.install()\n")
         path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PRETEND_GPUS": gpus, "PYTHONPATH": path}
+        env = {**os.environ, "SIMULATED_GPUS": gpus, "PYTHONPATH": path}
         return os.spawnvpe(os.P_WAIT, command[0], command, env)
 
 

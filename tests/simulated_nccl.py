@@ -1,4 +1,4 @@
-"""The rules of NCCL that pretend_gpu.py keeps, over gloo. Its docstring says what that cannot show.
+"""The rules of NCCL that simulated_gpu.py keeps, over gloo; that file says what they cannot show.
 
 - Each rank has a GPU of its own: the ranks meet in init_process_group if it gets a device_id, else
   in the first collective.
@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
-from pretend_gpu import home, index_of, visible
+from simulated_gpu import home, index_of, visible
 from torch.utils._pytree import tree_leaves
 
 COLLECTIVES = """all_reduce broadcast reduce all_gather gather scatter reduce_scatter send recv
@@ -67,9 +67,9 @@ def meet():
     if not group.met:
         group.met, rank = True, dist.get_rank()
         mine = visible()[index_of(group.device_id)]
-        group.store.set(f"pretend/{rank}", mine)
+        group.store.set(f"simulated/{rank}", mine)
         ranks = range(dist.get_world_size())
-        every = [group.store.get(f"pretend/{rank}").decode() for rank in ranks]
+        every = [group.store.get(f"simulated/{rank}").decode() for rank in ranks]
         if every.count(mine) > 1:
             raise dist.DistBackendError(
                 f"NCCL error: Duplicate GPU detected: rank {rank} on {mine}"
@@ -105,8 +105,8 @@ def barrier(which=None, async_op=False, device_ids=None, timeout=None):
 def destroy_process_group(which=None):
     if group.nccl and which is None and dist.is_initialized():
         with suppress(dist.DistError):  # the rank that has the store may have gone after that
-            group.store.add("pretend/leaving", 1)
-            while int(group.store.add("pretend/leaving", 0)) < dist.get_world_size():
+            group.store.add("simulated/leaving", 1)
+            while int(group.store.add("simulated/leaving", 0)) < dist.get_world_size():
                 time.sleep(0.05)
     return DESTROY(which)
 
@@ -125,7 +125,7 @@ def watched(call):
             time.sleep(max(0, start + group.seconds - time.monotonic()))
             said = str(error).splitlines()[0]
             print(
-                f"rank {os.environ.get('RANK')}: NCCL's watchdog, pretended: {said}",
+                f"rank {os.environ.get('RANK')}: NCCL's watchdog, simulated: {said}",
                 file=sys.stderr,
             )
             os.abort()

@@ -1,14 +1,14 @@
-"""tests/test_gpu.py on two pretended GPUs, and mistakes that those must find.
+"""tests/test_gpu.py on two simulated GPUs, and mistakes that those must find.
 
-pretend_gpu.py says what that shows, and what only real GPUs can show.
+simulated_gpu.py says what that shows, and what only real GPUs can show.
 """
 
 import pytest
 import test_gpu
 from conftest import ROOT
 
-PRETEND = f"python {ROOT}/tests/pretend_gpu.py 2"
-TORCHRUN = f"{PRETEND} torchrun --standalone --nproc-per-node 2"
+SIMULATED = f"python {ROOT}/tests/simulated_gpu.py 2"
+TORCHRUN = f"{SIMULATED} torchrun --standalone --nproc-per-node 2"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(test_gpu.GPUS > 0, reason="test_gpu.py runs on the GPUs that are here"),
@@ -17,8 +17,8 @@ pytestmark = [
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [name for name in vars(test_gpu) if name.startswith("test_")])
-def test_what_gpus_should_show_on_two_pretended_ones(reader, name):
-    command = f"{PRETEND} python -m pytest -p no:cacheprovider {ROOT}/tests/test_gpu.py::{name}"
+def test_what_gpus_should_show_on_two_simulated_ones(reader, name):
+    command = f"{SIMULATED} python -m pytest -p no:cacheprovider {ROOT}/tests/test_gpu.py::{name}"
     result = reader.run(command, timeout=850)
     last = result.out.splitlines()[-1]
     only_real = test_gpu.REAL.mark in getattr(vars(test_gpu)[name], "pytestmark", [])

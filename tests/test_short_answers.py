@@ -1,0 +1,149 @@
+"""Facts on docs/questions.md and its neighbours that no block or message on them shows."""
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn as nn
+from conftest import LINUX, ROOT
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import WeightedRandomSampler
+
+from benchmarks.common import on_ranks
+
+
+def object_collective():
+    """-> the error of a rank that sends what weights_only=True does not accept"""
+    gathered = [None, None]
+    dist.all_gather_object(gathered, {"epoch": 1}, weights_only=True)
+    assert gathered == [{"epoch": 1}] * 2
+    try:
+        dist.all_gather_object(gathered, argparse.Namespace(epoch=1), weights_only=True)
+    except Exception as error:
+        return str(error)
+
+
+def names_in_a_profile():
+    with torch.profiler.profile() as profiler, dist.record_comm("counts"):
+        dist.all_reduce(torch.ones(1))
+    return [row.key for row in profiler.key_averages()]
+
+
+def gradient(keep):
+    model = nn.Linear(1, 1, bias=False)
+    wrapped = [DistributedDataParallel(model)]
+    output = (wrapped[0] if keep else wrapped.pop())(torch.ones(1, 1) * dist.get_rank())
+    output.sum().backward()
+    return model.weight.grad.item()
+
+
+def weighted_draws():
+    torch.manual_seed(0)
+    own = list(WeightedRandomSampler(torch.ones(100), 100))
+    generator = torch.Generator().manual_seed(0)
+    both = torch.multinomial(torch.ones(100), 100, True, generator=generator)
+    return own, both.tolist()[dist.get_rank() :: 2], both.tolist()
+
+
+def experiments():
+    found = object_collective(), names_in_a_profile(), gradient(True), gradient(False)
+    return *found, weighted_draws()
+
+
+@pytest.mark.slow
+def test_what_two_ranks_do():
+    for rank, (error, names, kept, freed, (own, strided, both)) in enumerate(
+        on_ranks(2, experiments)
+    ):
+        assert "Weights only load failed" in error
+        assert "counts" in names
+        assert kept == 0.5 and freed == rank, "a wrapper that was freed averages nothing"
+        assert len(own) == 100 and own == both, "every rank draws an epoch, the same one"
+        assert len(strided) == 50 and strided == both[rank::2]
+
+
+GROUPS = """
+import sys, torch, torch.distributed as dist, os
+from datetime import timedelta
+dist.init_process_group("gloo", timeout=timedelta(seconds=15))
+rank, pairs = dist.get_rank(), ([0, 1], [2, 3])
+groups = [dist.new_group(p) for p in pairs if rank in p or sys.argv[1] == "all"]
+group = groups[rank // 2 if sys.argv[1] == "all" else 0]
+number = torch.tensor(rank)
+dist.all_reduce(number, group=group)
+print(f"{rank}:{number.item()}", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["all", "own"])
+def test_every_rank_makes_every_group(reader, who):
+    (reader.folder / "groups.py").write_text(GROUPS)
+    result = reader.run(f"torchrun --standalone --nproc-per-node 4 groups.py {who}")
+    sums = sorted(line for line in result.out.splitlines() if line[1:2] == ":")
+    assert (sums == ["0:1", "1:1", "2:5", "3:5"]) == (who == "all"), result
+
+
+def zero(rank, model):
+    with torch.no_grad():
+        model.weight.zero_()
+
+
+@pytest.mark.slow
+def test_what_spawn_gives_back():
+    """None; and a CPU tensor among the arguments is shared."""
+    model = nn.Linear(2, 2)
+    assert mp.spawn(zero, (model,)) is None and not model.weight.any()
+
+
+def test_a_loaded_optimizer_has_the_saved_rate():
+    saved, other = (torch.optim.SGD([torch.ones(1)], lr) for lr in (0.1, 0.5))
+    other.load_state_dict(saved.state_dict())
+    assert other.param_groups[0]["lr"] == 0.1
+
+
+@pytest.mark.filterwarnings("ignore")  # it saves without a process group
+def test_a_sharded_checkpoint_becomes_one_file(tmp_path):
+    """`python -m torch.distributed.checkpoint.format_utils dcp_to_torch` calls this function."""
+    weights = nn.Linear(2, 2).state_dict()
+    checkpoint.save({"model": weights, "epoch": 3}, checkpoint_id=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".metadata", "__0_0.distcp"}
+    dcp_to_torch_save(tmp_path, tmp_path / "model.pt")
+    found = torch.load(tmp_path / "model.pt")
+    assert found["epoch"] == 3 and torch.equal(found["model"]["weight"], weights["weight"])
+
+
+def test_the_names_of_nccls_groups():
+    for name in ("nccl2", "nccl-legacy"):
+        dist.Backend._ensure_backend_registered(name)
+        assert name.upper() in dist.Backend._plugins
+
+
+@pytest.mark.parametrize(
+    "script", ["03_ddp_spawn/train", "04_ddp_torchrun/minimal", "05_multinode/train"]
+)
+def test_a_group_of_nccl_gets_its_device(script):
+    (call,) = [
+        line for line in (ROOT / f"{script}.py").read_text().splitlines()
+        if "init_process_group(" in line and "def " not in line
+    ]  # fmt: skip
+    assert "device_id=device" in call
+
+
+@LINUX
+@pytest.mark.slow
+def test_an_error_file(tmp_path):
+    source = "from torch.distributed.elastic.multiprocessing.errors import record\n"
+    source += "@record\ndef main(): raise ValueError('the reason')\nmain()"
+    file = tmp_path / "error.json"
+    env = {"PATH": "", "TORCHELASTIC_ERROR_FILE": str(file)}
+    subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, timeout=100)
+    assert json.loads(file.read_text())["message"]["message"] == "ValueError: the reason"
