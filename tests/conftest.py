@@ -156,9 +156,6 @@ def one_line(result, program, told):
     assert told in result.err, result
 
 
-# ---------------------------------------------------------------- processes
-
-
 def family(process):
     """The process ids of all that a command has started and that lives, itself included."""
     return sorted(member.pid for member in processes.marked(process.mark))
@@ -199,9 +196,6 @@ def wait_for(what, seconds=150):
 def left(net=NET):
     """What is there of a set of hosts: names of namespaces, and folders for what they see."""
     return [path for place in (hosts.NAMESPACES, hosts.ETC) for path in place.glob(f"{net}*")]
-
-
-# ---------------------------------------------------------------- fixtures
 
 
 @pytest.fixture
@@ -259,5 +253,6 @@ def pytest_terminal_summary(terminalreporter):
     """Name what was skipped, and why: one line per reason."""
     reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
     for reason in sorted(set(reasons)):
-        text = reason.removeprefix("Skipped: ")
-        terminalreporter.write_line(f"skipped {reasons.count(reason)}: {text}")
+        terminalreporter.write_line(
+            f"{reasons.count(reason)} times {reason[0].lower()}{reason[1:]}"
+        )

@@ -79,7 +79,7 @@ def test_a_flood_of_output(tmp_path):
 
 @pytest.mark.parametrize("ends", ["", "; os._exit(3)"])
 def test_processes_that_the_file_leaves_behind_are_ended(tmp_path, ends):
-    """A child, and a grandchild in a session of its own whose parent has gone."""
+    """A child, and a grandchild in a session of its own whose parent has exited."""
     words = f"[sys.executable, '-c', {SLEEP!r}]"
     start = f"    import os, subprocess, sys; subprocess.Popen({words})\n"
     start += f"    if not os.fork(): os.setsid(); subprocess.Popen({words}); os._exit(0)\n"

@@ -46,6 +46,16 @@ SEARCHES = {  # words of a reader -> a page that has to be among the first three
     "cuda oom": "docs/messages",
     "my script hangs": "docs/debugging",
     "bug in my script": "docs/doctor",
+    "单机多卡": "03_ddp_spawn/README.zh",
+    "多机多卡": "05_multinode/README.zh",
+    "断点续训": "05_multinode/README.zh",
+    "卡死": "docs/debugging",
+    "端口被占用": "docs/messages",
+    "显存不足": "docs/memory",
+    "学习率": "docs/batch_size_and_learning_rate",
+    "练习": "exercises/README",
+    "rank 是什么": "docs/glossary",
+    "脚本诊断": "docs/doctor",
 }
 
 
@@ -165,15 +175,6 @@ def test_nothing_is_fetched_from_elsewhere(site):
     assert not found
 
 
-def test_previous_and_next_skip_the_listings(site):
-    listings = {path.relative_to(ROOT).with_suffix("").as_posix() for path in files(".py")}
-    linked = re.compile(r'class="(?:left-prev|right-next)"\s+href="([^"]+)"')
-    for name, page in pages_in(site).items():
-        found = linked.findall(page.path.read_text())
-        paths = [(page.path.parent / link).resolve().relative_to(site.resolve()) for link in found]
-        assert not listings & {path.with_suffix("").as_posix() for path in paths}, name
-
-
 def test_a_listing_names_its_page_and_its_lines(site):
     for name, home in (
         ("03_ddp_spawn/train", "README.html"),
@@ -201,7 +202,8 @@ def test_what_each_page_has(site):
     """Headings in order, pictures with words, tables that are none of text, the version."""
     torch = re.search(r"^torch==(.+)$", read("requirements.txt"), re.MULTILINE)[1]
     for name, page in pages_in(site).items():
-        assert page.language == "en" and "<p>|" not in page.path.read_text(), name
+        assert page.language == ("zh-CN" if name.endswith(".zh") else "en"), name
+        assert "<p>|" not in page.path.read_text(), name
         assert all(alt and " " in alt for alt in page.alts), name  # else it is the file's name
         if name == "search":  # filled in by its script
             continue

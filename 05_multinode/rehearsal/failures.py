@@ -6,8 +6,6 @@ gives the reason; then what is left on the disk, and how to find the root cause.
 
     sudo env "PATH=$PATH" python 05_multinode/rehearsal/failures.py   # some four minutes
     sudo env "PATH=$PATH" python 05_multinode/rehearsal/failures.py killed cut_off
-
-Without root the nodes are two torchruns on 127.0.0.1, and cases that need a network are left out.
 """
 
 import argparse
@@ -17,7 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -198,7 +195,6 @@ CASES = (killed, raises, exits, stopped, hangs)  # a process fails
 CASES += (cut_off, head_lost)  # the network fails
 CASES += (wrong_name, wrong_port, own_name, no_interface, two_and_three, two_jobs)  # a setting
 CASES = {case.__name__: case for case in CASES}
-NEED_HOSTS = ("cut_off", "head_lost", "wrong_port", "own_name")
 
 
 # ------------------------------------------------------------------- running them
@@ -219,23 +215,18 @@ def main() -> int:
 def run_cases(args: argparse.Namespace) -> int:
     """Run the cases one after the other -> exit code, 0 if all ended as expected."""
     results = {}
-    left_out = [name for name in args.cases if name in NEED_HOSTS and not args.hosts]
-    if left_out:
-        reason = hosts.missing() or "--no-hosts"
-        print(f"left out without nodes of their own ({reason}): {', '.join(left_out)}\n")
     for name in args.cases:
-        if name not in left_out:
-            results[name] = run_case(CASES[name], args)
-            print(report(name, results[name]), flush=True)
-            if args.json:
-                write(args, results)
+        results[name] = run_case(CASES[name], args)
+        print(report(name, results[name]), flush=True)
+        if args.json:
+            write(args, results)
     print(table(results))
     return 0 if all(result["ok"] for result in results.values()) else 1
 
 
 def run_case(case, args: argparse.Namespace) -> dict:
-    """Run a case on two new nodes, which are gone afterwards -> its result."""
-    net = hosts.hosts_for_a_while(2, args.net) if args.hosts else nullcontext()
+    """Run a case on two new nodes, which are removed afterwards -> its result."""
+    net = hosts.hosts_for_a_while(2, args.net)
     with tempfile.TemporaryDirectory(prefix="failures-") as folder, net as made:
         run = two_nodes.TwoNodes(Path(folder), made, args.data)
         try:
@@ -285,7 +276,7 @@ def table(results: dict[str, dict]) -> str:
 
 def write(args: argparse.Namespace, results: dict[str, dict]) -> None:
     about = f"{processes.device_name()}, {os.cpu_count()} cores, torch {version('torch')}"
-    found = {"about": about, "timeout": two_nodes.TIMEOUT, "hosts": args.hosts, "cases": results}
+    found = {"about": about, "timeout": two_nodes.TIMEOUT, "cases": results}
     args.json.write_text(json.dumps(found, indent=1))
 
 
@@ -295,13 +286,9 @@ def parse() -> argparse.Namespace:
     add("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     add("--data", type=Path, help="holds MNIST/raw; 1,200 images are drawn if it is not given")
     add("--json", type=Path, help="file for the results")
-    add("--no-hosts", action="store_true", help="two torchruns on 127.0.0.1, as without root")
     add("--net", default="failures", help="name of the set of nodes")
     args = parser.parse_args()
-    if sys.platform != "linux":
-        cli.fail("torchrun is watched through /proc, which only Linux has")
-    hosts.Hosts(args.net)  # raises RehearsalError if the name will not do
-    args.hosts = not args.no_hosts and hosts.missing() is None
+    hosts.Hosts(args.net)  # raises RehearsalError if the name cannot be used
     args.cases = args.cases or list(CASES)
     for name in args.cases:
         if name not in CASES:
@@ -310,6 +297,8 @@ def parse() -> argparse.Namespace:
         cli.fail(f"--data {args.data}: there is no MNIST/raw in it")
     if args.json and not args.json.parent.is_dir():
         cli.fail(f"--json {args.json}: there is no such folder")
+    if reason := hosts.missing():
+        cli.fail(reason)
     return args
 
 

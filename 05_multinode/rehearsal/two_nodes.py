@@ -44,13 +44,13 @@ class Torchrun:
 class TwoNodes:
     """Two nodes on which torchruns train, watched from outside.
 
-    folder: the working directory of all processes. hosts: two nodes of hosts.py, or None for two
-    torchruns on 127.0.0.1. data: the folder that holds MNIST/raw.
+    folder: the working directory of all processes. hosts: two nodes of hosts.py. data: the folder
+    that holds MNIST/raw.
     """
 
     def __init__(self, folder: Path, hosts, data: Path):
         self.folder, self.hosts, self.data = folder, hosts, data.resolve()
-        self.port = 29500 if hosts else processes.free_port()
+        self.port = 29500
         self.mark = processes.new_mark()
         self.torchruns = []
         self.started = self.injected = None
@@ -62,9 +62,7 @@ class TwoNodes:
         flags: of train.py; torchrun: flags of torchrun; env: further environment variables. fault:
         for faulty_rank.py, such as "raises 1".
         """
-        if node == 1 and not self.hosts:
-            self.wait_until(self.listens)  # or either of the two could become the head node
-        endpoint = endpoint or f"{'host0' if self.hosts else '127.0.0.1'}:{self.port}"
+        endpoint = endpoint or f"host0:{self.port}"
         command = ["torchrun", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=c10d"]
         command += [f"--rdzv-endpoint={endpoint}", *torchrun]
         command += [FAULTY_RANK, fault] if fault else [TRAIN]
@@ -74,12 +72,8 @@ class TwoNodes:
         path = self.folder / f"{len(self.torchruns)}.log"
         with open(path, "w") as log:
             options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            options["cwd"] = self.folder
-            if self.hosts:
-                env = processes.environment(self.mark, env)
-                process = self.hosts.start(f"host{node}", command, env=env, **options)
-            else:
-                process = processes.start(command, env, self.mark, **options)
+            options |= {"cwd": self.folder, "env": processes.environment(self.mark, env)}
+            process = self.hosts.start(f"host{node}", command, **options)
         self.started = time.time()
         self.torchruns.append(Torchrun(f"host{node}", path, process))
 

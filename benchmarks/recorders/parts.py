@@ -53,11 +53,6 @@ def since(first: int, value: object, keys: tuple[str, ...]) -> object:
     return value
 
 
-def each(function, cases: list[tuple]) -> list:
-    """On a rank: starting a rank takes seconds, so it does several cases."""
-    return [function(*case) for case in cases]
-
-
 def now() -> int:
     """Microseconds of the clock that all processes of a machine share."""
     return time.monotonic_ns() // 1000
@@ -80,14 +75,7 @@ def spans(turns: list[tuple]) -> list[dict]:
 
 
 def crowded(ranks: int) -> str:
-    """What holds only on CPU cores."""
-    cores = common.cores()
-    if ranks > cores:
-        return (
-            f"{ranks} ranks take turns on {cores} CPU cores: what waits for what is as on {ranks} "
-            "devices, the times are not."
-        )
     return (
-        "On CPU cores the threads that communicate compete with those that compute; these times "
-        "say nothing about GPUs, where communication runs beside computing."
+        f"{ranks} ranks share {common.cores()} CPU cores: what waits for what is as on {ranks} "
+        "devices, the times are not."
     )

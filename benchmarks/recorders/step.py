@@ -6,7 +6,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from benchmarks import common
-from benchmarks.recorders.parts import assemble, crowded, each, now, spans
+from benchmarks.recorders.parts import assemble, crowded, now, spans
 
 RANKS = 2
 CAPS = (25, 0.01)  # bucket_cap_mb: one bucket, and three
@@ -16,8 +16,8 @@ LEFT_OUT = 3  # steps: DDP fills its buckets again in the second
 
 def record_steps(ranks: int = RANKS, caps=CAPS, count: int = 15) -> list[dict]:
     """Record `count` steps with each cap -> of each the step whose time is the median."""
-    taken = zip(*common.on_ranks(ranks, each, take_steps, [(cap, count) for cap in caps]))
-    return [step_of(ranks, cap, list(zip(*own))) for cap, own in zip(caps, taken)]
+    taken = {cap: common.on_ranks(ranks, take_steps, cap, count) for cap in caps}
+    return [step_of(ranks, cap, list(zip(*owns))) for cap, owns in taken.items()]
 
 
 def step_of(ranks: int, cap: float, steps: list[tuple[dict]]) -> dict:

@@ -118,18 +118,18 @@ class Collectives:
 
 
 class Waited:
-    """The work or the future of a call; calls `told` when it has been waited for."""
+    """The work or the future of a call; calls `when_done` after it has been waited for."""
 
-    def __init__(self, work, told):
-        self.work, self.told = work, told
+    def __init__(self, work, when_done):
+        self.work, self.when_done = work, when_done
 
     def __getattr__(self, name):
         def call(*args, **kwargs):
             result = getattr(self.work, name)(*args, **kwargs)
             if name in ("get_future", "then"):
-                return Waited(result, self.told)
+                return Waited(result, self.when_done)
             if name in ("wait", "is_completed", "done") and result is not False:
-                self.told()
+                self.when_done()
             return result
 
         return call

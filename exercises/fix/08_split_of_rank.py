@@ -20,7 +20,7 @@ def split(dataset, count, seed):
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    torch.manual_seed(42 + dist.get_rank())  # ranks augment by different random numbers
+    torch.manual_seed(42 + dist.get_rank())  # each rank has its own random numbers
     dataset = TensorDataset(torch.arange(12))
     training, validation = split(dataset, 4, seed=42)
     print(f"rank {dist.get_rank()} validates on {sorted(validation.indices)}")

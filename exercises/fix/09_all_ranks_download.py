@@ -36,7 +36,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         path = [Path(folder, "images")]
         dist.broadcast_object_list(path, src=0)  # in the folder of rank 0: all are on its node
-        time.sleep(0.5 * dist.get_rank())  # they never come at the same moment
+        time.sleep(0.5 * dist.get_rank())  # ranks never arrive at the same moment
         print(f"rank {dist.get_rank()} has {len(load(path[0], slow_download))} of 100 bytes")
         dist.barrier()
     dist.destroy_process_group()

@@ -1,5 +1,5 @@
 GIVEN = "rank 1: [0.2, 0.1, 0.05"
-REDUCE = "        dist.all_reduce(mean)  # reduce leaves the sum on rank dst only; all need it\n"
+REDUCE = "        dist.all_reduce(mean)  # every rank needs the sum, not only rank dst\n"
 WRONG = {
     "each rank goes by its own loss": (
         [(REDUCE, ""), ("step(mean.item())", "step(loss.item())")],

@@ -1,5 +1,5 @@
 GIVEN = "downloads on each node\n  yours: [2]\n  our solution: [1]"
-BARRIER = "    dist.barrier()  # nobody looks at the file before, not even whether it is there\n"
+BARRIER = "    dist.barrier()  # no rank looks for the file before this line\n"
 WRONG = {
     "rank 0 of all nodes": (
         [('os.environ["LOCAL_RANK"]', 'os.environ["RANK"]')],

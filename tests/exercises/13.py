@@ -1,5 +1,5 @@
 GIVEN = "it hangs:\nrank 0 has finished\nrank 1 waits in line"
-JOIN = "        with Join([ddp_model]):  # a rank without more batches answers all-reduces\n"
+JOIN = "        with Join([ddp_model]):  # answers for a rank that has no batch left\n"
 LOOP = "            for x, y in batches:\n"
 BODY = """                loss = F.mse_loss(ddp_model(x), y)
                 optimizer.zero_grad()

@@ -16,7 +16,7 @@ var splitQuery = (query) => {
 
 /** What people type for a page that does not say it so: counts like a heading of that page. */
 const ALSO = {
-  "docs/doctor": "is my script correct right wrong bug check doctor 脚本 正确",
+  "docs/doctor": "is my script correct right wrong bug check doctor 脚本诊断 写对",
   "docs/reading_timings": "slow slower slowdown speedup no speedup not faster than single one gpu scaling 慢 加速",
   "docs/messages": "error exception cuda oom out of memory 报错 端口被占用 显存不足",
   "docs/memory": "cuda oom out of memory 显存不足",
@@ -24,11 +24,14 @@ const ALSO = {
   "docs/corrections": "myth wrong tutorial",
   "docs/checklist": "print once only on rank 0 review",
   "docs/batch_size_and_learning_rate": "not converging loss not decreasing accuracy 学习率",
-  "docs/checkpoints": "resume restart save load 断点续训",
+  "docs/checkpoints": "resume restart save load",
   "docs/glossary": "what is rank 是什么",
   "02_dp/README": "dataparallel dataparalell data parallel",
-  "03_ddp_spawn/README": "multi gpu one machine 单机多卡 多卡 分布式训练",
-  "05_multinode/README": "multi node several machines 多机多卡",
+  "03_ddp_spawn/README": "multi gpu one machine",
+  "03_ddp_spawn/README.zh": "单机多卡 多卡",
+  "05_multinode/README": "multi node several machines",
+  "05_multinode/README.zh": "多机多卡 断点续训",
+  "README.zh": "分布式训练 数据并行",
   "exercises/README": "practice practise exercise 练习",
 };
 
