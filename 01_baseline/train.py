@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "01_baseline"  # the code that all stages share uses it
+STAGE = "01_baseline"  # used by the code that all stages share
 
 
 def main():
@@ -48,7 +48,7 @@ def train(args, device):
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    # A hook: PyTorch calls it after each optimizer.step(), with arguments (*_) that it ignores.
+    # PyTorch calls this after each optimizer.step(); *_ takes its arguments, which are not used.
     optimizer.register_step_post_hook(lambda *_: schedule.step())
     print(f"{STAGE}: one process on one {device.type}, {args.threads} thread(s)")
     history = []
@@ -100,7 +100,7 @@ class ConvNet(nn.Module):
 
 
 class MNIST(datasets.MNIST):
-    """MNIST as one uint8 tensor in memory: a batch is one indexing operation."""
+    """MNIST in memory, as uint8. The DataLoader asks __getitems__ for a whole batch at once."""
 
     def __getitems__(self, indices):
         return self.data[indices], self.targets[indices]
@@ -215,7 +215,7 @@ def parse(parser):
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
     for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
-        try:  # fails where nothing can be written: now, not after the training
+        try:  # a folder that cannot be made fails now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.is_dir():
                 stop(f"cannot write to {file}: it is a folder")

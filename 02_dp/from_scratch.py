@@ -63,7 +63,7 @@ class DataParallel:
 
     @torch.no_grad()
     def replicate(self) -> None:
-        """Copy parameters and buffers to all other devices, in every step anew."""
+        """Copy parameters and buffers to all other devices, in every step again."""
         for replica in self.replicas[1:]:
             replica.train(self.module.training)
             for copied, original in zip(tensors(replica), tensors(self.module)):

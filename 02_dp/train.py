@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "02_dp"  # the code that all stages share uses it
+STAGE = "02_dp"  # used by the code that all stages share
 
 
 def main():
@@ -54,7 +54,7 @@ def train(args, device, devices):
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    # A hook: PyTorch calls it after each optimizer.step(), with arguments (*_) that it ignores.
+    # PyTorch calls this after each optimizer.step(); *_ takes its arguments, which are not used.
     optimizer.register_step_post_hook(lambda *_: schedule.step())
     print(f"{STAGE}: one process on {devices} {device.type} device(s), {args.threads} thread(s)")
     history = []
@@ -106,7 +106,7 @@ class ConvNet(nn.Module):
 
 
 class MNIST(datasets.MNIST):
-    """MNIST as one uint8 tensor in memory: a batch is one indexing operation."""
+    """MNIST in memory, as uint8. The DataLoader asks __getitems__ for a whole batch at once."""
 
     def __getitems__(self, indices):
         return self.data[indices], self.targets[indices]
@@ -221,7 +221,7 @@ def parse(parser):
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
     for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
-        try:  # fails where nothing can be written: now, not after the training
+        try:  # a folder that cannot be made fails now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.is_dir():
                 stop(f"cannot write to {file}: it is a folder")

@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "03_ddp_spawn"  # the code that all stages share uses it
+STAGE = "03_ddp_spawn"  # used by the code that all stages share
 AMP = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -76,7 +76,7 @@ def worker(rank, meeting_point, world_size, args):
 
 def train(args, device):
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(args.seed + rank)  # so that ranks augment and drop out differently
+    torch.manual_seed(args.seed + rank)  # ranks would augment or drop out differently
     torch.set_num_threads(args.threads)
     train_set, test_set = load_mnist(args.data)
     loader = DataLoader(
@@ -92,11 +92,11 @@ def train(args, device):
     if args.sync_batchnorm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     ddp_model = DistributedDataParallel(model)  # sends rank 0's weights; averages gradients
-    ddp_model.broadcast_buffers = False  # not in every forward: once an epoch, below
+    ddp_model.broadcast_buffers = False  # once an epoch, below, not in every forward
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    # A hook: PyTorch calls it after each step that the scaler does not skip, and ignores *_.
+    # PyTorch calls this after each step that the scaler does not skip; *_ takes its arguments.
     optimizer.register_step_post_hook(lambda *_: schedule.step())
     scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
     if rank == 0:
@@ -106,7 +106,7 @@ def train(args, device):
         loader.sampler.set_epoch(epoch)  # without it every epoch has the order of the first
         loss, watch = train_epoch(ddp_model, loader, optimizer, scaler, device, args.amp)
         for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)  # evaluate the model that rank 0 saves
+            dist.broadcast(buffer, src=0)  # BatchNorm's: all ranks evaluate what rank 0 saves
         correct = evaluate(model, test_set, device, rank, world_size)
         dist.all_reduce(correct)
         phases = [None] * world_size
@@ -124,7 +124,7 @@ def train(args, device):
 
 @contextmanager
 def process_group(device, timeout, **rendezvous):
-    """Join the other ranks, and destroy the group at the end. Raises DistError after a timeout."""
+    """Join the other ranks, and destroy the group at the end. Only stage 3 passes rendezvous."""
     backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
     if device_id is not None:
         torch.cuda.set_device(device)
@@ -134,8 +134,8 @@ def process_group(device, timeout, **rendezvous):
         yield
     finally:
         failure = sys.exc_info()[2]  # the traceback of an error, or None
-        traceback.clear_frames(failure)  # it would keep DDP alive, and DDP keeps gloo's threads
-        if backend == "gloo" or failure is None:  # NCCL would wait for ranks that wait for this one
+        traceback.clear_frames(failure)  # its variables hold DDP, which must go before the group
+        if backend == "gloo" or failure is None:  # after an error NCCL would hang
             dist.destroy_process_group()
 
 
@@ -144,7 +144,7 @@ def train_epoch(model, loader, optimizer, scaler, device, amp):
     model.train()
     total_loss = torch.zeros((), device=device)  # on the device: .item() would stall every step
     watch = Stopwatch(device)
-    # The first layer's gradients come last. From then on backward only waits for other ranks.
+    # The first layer's gradient comes last. From then on backward only waits: phase "exposed".
     hook = next(model.parameters()).register_hook(lambda gradient: watch.lap("backward"))
     for images, labels in tqdm(loader, leave=False, disable=True if dist.get_rank() else None):
         x, y = to_device(images, labels, device)
@@ -185,7 +185,7 @@ class ConvNet(nn.Module):
 
 
 class MNIST(datasets.MNIST):
-    """MNIST as one uint8 tensor in memory: a batch is one indexing operation."""
+    """MNIST in memory, as uint8. The DataLoader asks __getitems__ for a whole batch at once."""
 
     def __getitems__(self, indices):
         return self.data[indices], self.targets[indices]
@@ -300,7 +300,7 @@ def parse(parser):
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
     for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
-        try:  # fails where nothing can be written: now, not after the training
+        try:  # a folder that cannot be made fails now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.is_dir():
                 stop(f"cannot write to {file}: it is a folder")

@@ -204,7 +204,7 @@ def prove_environment(folder: Path) -> None:
 
 
 def prove_training(folder: Path) -> None:
-    print("\nStage 4 on 2 ranks, 600 drawn digits, 2 epochs:", flush=True)
+    print("\nStage 4 on 2 ranks, 600 synthetic digits, 2 epochs:", flush=True)
     draw = [sys.executable, HERE.parent / "tools" / "draw_digits.py", folder / "data"]
     command = [*draw, "--train", "600", "--test", "100"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)

@@ -1,4 +1,4 @@
-"""01_baseline/minimal.py made data-parallel. Numbers mark what is new; (7) refers back to 7.
+"""01_baseline/minimal.py made data-parallel. Comments number what is new; (7) belongs to 7.
 
 Run it: torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 """
@@ -25,7 +25,8 @@ def main():
     if cuda:
         torch.cuda.set_device(device)  # one GPU per rank
     torch.manual_seed(rank)  # 2. ranks augment and drop out differently
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 3.
+    # 3. The ranks join each other. NCCL connects GPUs, gloo CPUs. device_id is this rank's GPU.
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
     try:
         if local_rank == 0:  # 4. one rank per node downloads and checks the files
@@ -69,4 +70,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # (3) after main has returned, which frees DDP
+    dist.destroy_process_group()  # (3) last: DDP was freed when main returned

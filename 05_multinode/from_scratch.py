@@ -1,6 +1,6 @@
-"""Stage 5 from scratch: ring all-reduce out of send and receive, and two other ways beside it.
+"""Stage 5 from scratch: ring all-reduce out of send and receive, next to two other ways.
 
-Every rank has a vector, and every rank shall have the sum of all. In a naive all-reduce
+Every rank has a vector, and every rank needs the sum of all. In a naive all-reduce
 rank 0 adds up for all, and its network is the bottleneck. In a ring the vector is cut into a chunk
 per rank, and in each step every rank sends one chunk to the right and receives another from the
 left. N - 1 steps add up (reduce-scatter): then each rank has one finished chunk. N - 1 more pass

@@ -76,7 +76,7 @@ def build(name: str, folder: str) -> list[str]:
 
 
 def compare(name: str, args: argparse.Namespace) -> list[str]:
-    """Compare source and notebook, and run the quotes, or all, anew -> what is wrong"""
+    """Compare source and notebook, and run the quotes, or all, again -> what is wrong"""
     for path in (FOLDER / f"source/{name}.md", FOLDER / f"{name}.ipynb"):
         if not path.exists():
             return [f"there is no {path.relative_to(ROOT)}"]

@@ -24,7 +24,7 @@ from benchmarks.recorders.parts import assemble, crowded, now, spans
 
 RANKS = 4
 CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
-IMAGES = 60  # per rank: steps that can be seen beside the timeout
+IMAGES = 60  # per rank: steps that can be seen next to the timeout
 WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
 NO_LAUNCHER = "No launcher ends the ranks that wait, as torchrun and mp.spawn do. "
 NOTES = {

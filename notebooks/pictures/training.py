@@ -52,7 +52,7 @@ def shard_gradients(shards, whole) -> None:
 
 
 def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
-    """How far each wrong gradient is from that of the batch, and the right one beside it."""
+    """How far each wrong gradient is from that of the batch, and the right one next to it."""
     assert min(wrong.values()) > 0.01 and max(right.values()) < 1e-12
 
     title = "Right is right up to rounding; a mistake can be seen"
