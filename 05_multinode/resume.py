@@ -296,6 +296,11 @@ def parse():
     for name, low in {"steps": 1, "pause": 0, "timeout": 1}.items():
         if not low <= getattr(args, name) <= 10**6:  # nan is refused, too
             parser.error(f"--{name} {getattr(args, name)}: from {low} to {10**6}")
+    if args.snapshot:
+        try:
+            args.snapshot.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--snapshot {args.snapshot}: {error.strerror}")
     return args
 
 

@@ -39,7 +39,6 @@ HELP = {
     "epochs": "passes over the training set",
     "rounds": "in each everything takes its turn once",
     "steps": "of everything in each round",
-    "tries": "of everything",
 }
 
 

@@ -233,10 +233,10 @@ def hold_a_store(port):
 
 @launches
 def closed_terminal():
-    worker = "sh -c 'kill -HUP $PPID; sleep 5; echo survived'"
+    worker = "sh -c 'kill -HUP $PPID; sleep 2'"
     for handled in ("SIGHUP", "SIGTERM"):
         flags = f"--standalone --signals-to-handle={handled} --no-python"
-        shell(f"nohup torchrun {flags} {worker}")
+        shell(f"nohup torchrun {flags} {worker}; echo {handled}: exit code $?")
 
 
 @one_waits

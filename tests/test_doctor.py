@@ -6,6 +6,7 @@ The table of scripts is in tests/doctor/: cases.py has findings, mutants and inn
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,6 +138,24 @@ def test_a_zip_file_is_refused(reader):
     zipapp.create_archive(ROOT / "doctor", reader.folder / "doctor.pyz")
     result = reader.run("python doctor.pyz torchrun train.py")
     assert result.code == 2 and "error: a zip file" in result.err and not result.out
+
+
+@pytest.mark.slow
+def test_it_can_be_installed_alone_and_then_names_addresses(reader, tmp_path):
+    shutil.copytree(ROOT / "doctor", tmp_path / "sources", ignore=shutil.ignore_patterns("build"))
+    flags = (
+        f"-q --no-deps --no-build-isolation --target {tmp_path}/there/packages {tmp_path}/sources"
+    )
+    result = reader.run(f"python -m pip install {flags}", timeout=200)
+    assert result.code == 0, result
+    (case,) = [case for case in cases.mutants() if case.name == "same-order-classic-no-set_epoch"]
+    (tmp_path / "train.py").write_text(case.source)
+    command = (
+        f"python {tmp_path}/there/packages/bin/ddp-doctor {case.command(tmp_path / 'train.py')}"
+    )
+    result = reader.run(command, timeout=200, PYTHONPATH=f"{tmp_path}/there/packages")
+    assert result.code == 1 and "WRONG [same-order]" in result.out, result
+    assert re.search(r"See https://\S+/docs/corrections.md#", result.out), result
 
 
 def test_alone_leaves_out_what_git_ignores_if_the_folder_is_too_large(tmp_path, monkeypatch):

@@ -75,8 +75,16 @@ def test_stage_5_by_two_torchruns_each_with_a_gpu(reader):
     check_record(reader, world_size=2)
 
 
-def test_minimal_on_all_gpus_without_a_warning(reader):
-    result = reader.run(f"{ALL} 04_ddp_torchrun/minimal.py")
+@pytest.mark.parametrize(
+    "script",
+    [
+        "04_ddp_torchrun/minimal.py",
+        f"docs/examples/ddp_complete.py --epochs 1 --batch-size {GPUS * 24}",
+    ],
+    ids=["minimal", "complete"],
+)
+def test_a_script_to_copy_runs_on_all_gpus_without_a_warning(reader, script):
+    result = reader.run(f"{ALL} {script}")
     assert result.code == 0 and f"of {TEST_IMAGES} test images correct" in result.out, result
     assert "Warning" not in result.err and "device_id" not in result.err, result
 

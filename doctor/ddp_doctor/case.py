@@ -150,7 +150,7 @@ class Case:
         return [(n, [i for i in differing(r, "weights") if i not in idle]) for n, r in looks]
 
     def idle(self, key):
-        """Numbers of the tensors beside DDP's that never had a gradient: in no model, maybe."""
+        """Numbers of the tensors without DDP that never had a gradient: in no model, maybe."""
         steps = [s for _, ranks in self.steps[key] for s in ranks.values() if "gradients" in s]
         columns, ddps = zip(*(s["gradients"] for s in steps)), self.optimizers[key]["ddps"]
         return {

@@ -78,8 +78,8 @@ def judge_same_data(case):
     for epochs in together(case, True):
         sets = [set(e["indices"]) for e in epochs]
         union = set.union(*sets)
-        beside = case.wraps and not any(e["synced"] for e in epochs)  # a model beside DDP's
-        if beside or min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
+        other = case.wraps and not any(e["synced"] for e in epochs)  # a model without DDP
+        if other or min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
             continue
         samplers = [e["sampler"] for e in epochs]
         drawn = any(s["replacement"] or "Weighted" in s["type"] for s in samplers)

@@ -149,7 +149,7 @@ def size(case):
 
 
 def main():
-    """Print the table: finding, smallest script that has it, smallest innocent one beside it."""
+    """Print the table: finding, smallest script that has it, smallest innocent one."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("name", nargs="?", help="print this case's script instead")
     name = parser.parse_args().name
@@ -160,9 +160,9 @@ def main():
     rows = []
     for finding, (severity, innocent) in FINDINGS.items():
         has = min((case for case in everything if case.finding == finding), key=size)
-        beside = [case for case in everything if case.finding == innocent]
-        like = [case for case in beside if case.script == has.script]
-        rows.append([severity, has.name, min(like or beside, key=size).name])
+        others = [case for case in everything if case.finding == innocent]
+        like = [case for case in others if case.script == has.script]
+        rows.append([severity, has.name, min(like or others, key=size).name])
     print(tabulate(rows, ["at least", "has it", "has it not"]))
 
 
