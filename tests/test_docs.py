@@ -112,8 +112,8 @@ def test_a_part_of_a_difference_has_every_number(page, paths, language, text):
 
 
 def file_of(page, path):
-    beside = page.parent / path
-    return beside if beside.exists() else ROOT / path
+    near = page.parent / path
+    return near if near.exists() else ROOT / path
 
 
 def difference(before, after):

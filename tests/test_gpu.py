@@ -161,17 +161,17 @@ trace.stop()
 kernels = [e for e in trace.events() if e.device_type == torch.autograd.DeviceType.CUDA]
 nccl = [e.time_range for e in kernels if "nccl" in e.name.lower()]
 other = [e.time_range for e in kernels if "nccl" not in e.name.lower()]
-beside = [a for a in nccl if any(a.start < b.end and b.start < a.end for b in other)]
-print(f"rank {dist.get_rank()}: {len(beside)} beside")
+during = [a for a in nccl if any(a.start < b.end and b.start < a.end for b in other)]
+print(f"rank {dist.get_rank()}: {len(during)} during")
 dist.destroy_process_group()
 """
 
 
 @REAL
 @TWO_GPUS
-def test_all_reduces_run_beside_the_kernels_of_backward(reader):
+def test_all_reduces_run_during_the_kernels_of_backward(reader):
     (reader.folder / "overlap.py").write_text(OVERLAP)
     result = reader.run(f"{ALL} overlap.py")
     assert result.code == 0, result
-    found = re.findall(r"rank \d+: (\d+) beside", result.out)
+    found = re.findall(r"rank \d+: (\d+) during", result.out)
     assert len(found) == GPUS and min(map(int, found)) > 0, result

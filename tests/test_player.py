@@ -62,7 +62,7 @@ class Browser:
     def open(self, address, width=1000):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        self.driver.get("about:blank")  # or a changed fragment would not load the page anew
+        self.driver.get("about:blank")  # or a changed fragment would not load the page again
         self.driver.get(address)
         self.until(lambda: self.driver.find_elements("css selector", ".player .status, .failed"))
 

@@ -46,7 +46,7 @@ def record(reader, script, ranks=2):
 
 
 def refused(result, told, code=2):
-    """It ended in one line of replay.py, beside the launcher's and PyTorch's warnings."""
+    """It ended in one line of replay.py, next to the launcher's and PyTorch's warnings."""
     lines = [line for line in result.err.splitlines() if line.startswith("replay.py: ")]
     assert result.code == code and len(lines) == 1 and told in lines[0], result
     assert "]: Traceback" not in result.err, result  # a rank's; torchrun prints its own

@@ -54,7 +54,7 @@ check RANKS "${RANKS=$((gpus > 0 ? gpus : 1))}" 1 99999
 here=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=${SCRIPT:-train.py}
 [ -f "${here%/launch}/$script" ] || fail "SCRIPT: there is no $script in ${here%/launch}"
-# Restarted ranks meet anew, at an address that rank 0 publishes. Without this variable they may read
+# Restarted ranks meet again, at an address that rank 0 publishes. Without this variable they may read
 # the one of the attempt before, and find nobody there.
 command=(env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONUNBUFFERED=1)
 command+=(torchrun --nnodes "$nodes" --nproc-per-node "$RANKS" --max-restarts "$MAX_RESTARTS")

@@ -33,7 +33,7 @@ export class Circle {
   /** Two columns. A ring goes round them; in the naive way nothing has to cross. */
   place(pixels) {
     const aside = Math.min(240, (pixels - this.box.width) / 2 - 2);
-    const margin = this.box.height / 2 + (this.ranks.length === 2 ? 28 : 4); // beside low boxes: words
+    const margin = this.box.height / 2 + (this.ranks.length === 2 ? 28 : 4); // words next to low boxes
     const below = this.box.height + 90;
     const order = this.recording.choices.way === "ring" ? [0, 1, 3, 2] : [0, 1, 2, 3];
     this.centres = this.ranks.map((rank) => ({

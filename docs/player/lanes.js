@@ -74,7 +74,7 @@ export class Lanes {
     return this.left + part * this.width;
   }
 
-  /** Draw everything anew, for a picture of this many pixels. */
+  /** Draw everything again, for a picture of this many pixels. */
   layout(pixels) {
     const narrow = pixels < 560; // then labels stand above the lanes
     const flags = this.recording.kind === "failure"; // they stand there, too
@@ -137,7 +137,7 @@ export class Lanes {
     return marks.flatMap(({ row: key, at, flag }) => {
       const { y, height } = this.row(key);
       const place = Math.min(this.x(at), this.left + this.width - 9);
-      const x = Math.max(ends[key] ?? 0, place); // beside the flag before
+      const x = Math.max(ends[key] ?? 0, place); // next to the flag before
       ends[key] = x + 20;
       const style = "fill: var(--paper)";
       return [

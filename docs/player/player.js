@@ -1,7 +1,7 @@
 /* Plays recordings of real data-parallel runs: steps of DDP, all-reduces, failures.
 
    The <div class="player" data-recording="NAME"> of a page becomes a player. On a page that has one,
-   this script loads player.css and recordings.js, which lie beside it. recordings.js sets
+   this script loads player.css and recordings.js, which lie near it. recordings.js sets
    window.recordings = {NAME: recording, ...}; the build of the site writes it from
    docs/player/recordings/. benchmarks/record.py makes these, recording.schema.json describes them. */
 
@@ -298,11 +298,11 @@ function start(root) {
 function load() {
   const root = document.querySelector("div.player");
   if (!root) return;
-  const beside = (name) => new URL(name, SCRIPT).href;
+  const near = (name) => new URL(name, SCRIPT).href;
   const done = { load: () => start(root), error: () => start(root) };
   document.head.append(
-    html("link", { rel: "stylesheet", href: beside("player.css") }),
-    html("script", { src: beside("recordings.js"), ...done }),
+    html("link", { rel: "stylesheet", href: near("player.css") }),
+    html("script", { src: near("recordings.js"), ...done }),
   );
 }
 

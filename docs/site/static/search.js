@@ -2,7 +2,7 @@
 // words come first, a rare word counts more than a frequent one, a page need not have all of them,
 // and a result leads to the section. hooks.py cuts the pages into words as splitQuery cuts queries.
 
-/** Words, "allreduce" beside "all" and "reduce", and each two neighbours of a run of Han characters. */
+/** Words, "allreduce" as well as "all" and "reduce", and each two neighbours of a run of Han characters. */
 var splitQuery = (query) => {
   const text = query.toLowerCase();
   const joined = text.match(/[a-z0-9]+(?:[-_][a-z0-9]+)+/g) ?? [];
