@@ -1,0 +1,53 @@
+"""The Chinese pages: what of the English ones they repeat, and that they say which text they have."""
+
+import os
+import re
+
+import pytest
+from conftest import ROOT
+
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("**/*.zh.md"))
+CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def parts(page):
+    """-> the code blocks, the levels of the headings, and the links of a page, in their order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    prose = CODE.sub("", text.partition("\n")[2])
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", prose, re.MULTILINE)]
+    return [m[0] for m in CODE.finditer(text)], levels, re.findall(r"\]\(([^)\s]+)\)", prose)
+
+
+def english(page, link):
+    """The link of the English page: to the English sibling, and its own headings left out."""
+    path, hash, _ = link.partition("#")
+    return "#" if link.startswith("#") else path.replace(".zh.md", ".md") + (hash and link[len(path) :])
+
+
+def test_the_path_of_a_learner_is_there():
+    assert len(PAGES) == 7 and {"README.zh.md", "docs/adapt.zh.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_it_has_the_headings_the_code_and_the_links_of_the_english_page(page):
+    other = page.replace(".zh.md", ".md")
+    (blocks, levels, links), (own, wanted, linked) = parts(page), parts(other)
+    assert blocks == own and levels == wanted
+    assert sorted(english(page, link) for link in links) == sorted(
+        english(page, link) for link in linked
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_two_lead_to_each_other_and_the_commit_is_named(page):
+    name = os.path.basename(page)
+    first = (ROOT / page).read_text(encoding="utf-8").partition("\n")[0]
+    assert re.fullmatch(rf"\[English\]\({name.replace('.zh', '')}\) · 译自提交 [0-9a-f]{{7,40}}", first)
+    other = (ROOT / page.replace(".zh.md", ".md")).read_text(encoding="utf-8")
+    assert other.partition("\n")[0] == f"[中文]({name})"
+
+
+def test_what_people_type_stands_in_the_pages():
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    words = ("单机多卡", "多机多卡", "断点续训", "卡死", "端口被占用", "显存不足")
+    assert not [word for word in words if word not in text]
