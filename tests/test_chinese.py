@@ -21,7 +21,11 @@ def parts(page):
 def english(page, link):
     """The link of the English page: to the English sibling, and its own headings left out."""
     path, hash, _ = link.partition("#")
-    return "#" if link.startswith("#") else path.replace(".zh.md", ".md") + (hash and link[len(path) :])
+    return (
+        "#"
+        if link.startswith("#")
+        else path.replace(".zh.md", ".md") + (hash and link[len(path) :])
+    )
 
 
 def test_the_path_of_a_learner_is_there():
@@ -42,7 +46,9 @@ def test_it_has_the_headings_the_code_and_the_links_of_the_english_page(page):
 def test_the_two_lead_to_each_other_and_the_commit_is_named(page):
     name = os.path.basename(page)
     first = (ROOT / page).read_text(encoding="utf-8").partition("\n")[0]
-    assert re.fullmatch(rf"\[English\]\({name.replace('.zh', '')}\) · 译自提交 [0-9a-f]{{7,40}}", first)
+    assert re.fullmatch(
+        rf"\[English\]\({name.replace('.zh', '')}\) · 译自提交 [0-9a-f]{{7,40}}", first
+    )
     other = (ROOT / page.replace(".zh.md", ".md")).read_text(encoding="utf-8")
     assert other.partition("\n")[0] == f"[中文]({name})"
 
