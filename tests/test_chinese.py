@@ -1,4 +1,4 @@
-"""The Chinese pages: what of the English ones they repeat, and that they say which text they have."""
+"""The Chinese pages: they repeat the English ones, and name the commit that they translate."""
 
 import os
 import re
