@@ -25,8 +25,7 @@ def main():
     if cuda:
         torch.cuda.set_device(device)  # one GPU per rank
     torch.manual_seed(rank)  # 2. ranks augment and drop out differently
-    # 3. The ranks join each other. NCCL connects GPUs, gloo CPUs. device_id is this rank's GPU.
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 3. join
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
     try:
         if local_rank == 0:  # 4. one rank per node downloads and checks the files
