@@ -25,7 +25,7 @@ def main():
     if cuda:
         torch.cuda.set_device(device)  # one GPU per rank
     torch.manual_seed(rank)  # 2. ranks augment and drop out differently
-    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 3. join
+    dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 3.
     data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
     try:
         if local_rank == 0:  # 4. one rank per node downloads and checks the files
