@@ -31,7 +31,7 @@ def test_sources_notebooks_and_quotes_agree():
 
 def test_a_notebook_that_is_not_there():
     code, printed = build_notebooks("07")
-    assert code == 2 and "error: no notebook 07; there are 01_baseline, " in printed
+    assert code == 2 and "error: no notebook 07; there are 00_kaggle_and_colab, " in printed
 
 
 def test_what_a_cell_starts_is_ended(tmp_path):
