@@ -84,13 +84,17 @@ def home_of(script: Path) -> str:
 
 
 def link_to_folders(app: Sphinx, doctree: nodes.document) -> None:
-    """A link to a folder leads to the repository. Without its address the words stay alone."""
+    """A link to a folder or a test leads to the repository. Without its address the words stay."""
     here = (ROOT / app.env.docname).parent
     repository = app.config.html_theme_options["repository_url"]
     for link in list(doctree.findall(addnodes.pending_xref)):
-        target = (here / link["reftarget"]).resolve()
-        if target.is_dir() and target.is_relative_to(ROOT):
-            uri = f"{repository}/tree/main/{target.relative_to(ROOT)}"
+        base = ROOT if link.get("refdomain") == "doc" else here
+        target = (base / link["reftarget"]).resolve()
+        if target.is_relative_to(ROOT / "tests") or (
+            target.is_dir() and target.is_relative_to(ROOT)
+        ):
+            suffix = "" if target.exists() else ".py"
+            uri = f"{repository}/blob/main/{target.relative_to(ROOT)}{suffix}"
             words = nodes.reference("", "", *link.children, refuri=uri)
             link.replace_self(words if repository else link.children)
 
@@ -180,7 +184,8 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     if page.endswith(".zh"):
         context["language"] = "zh-CN"
     texts = [one.astext() for one in doctree.findall(nodes.paragraph)] if doctree else []
-    text = " ".join((texts or [app.config.project])[0].split())
+    long = [text for text in texts if len(text) > 60]  # the first may be a link to a language
+    text = " ".join((long or [app.config.project])[0].split())
     context["description"] = textwrap.shorten(text, 200, placeholder=" ...")
     if page == "search":
         app.add_js_file("search.js", priority=200)
