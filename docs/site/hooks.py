@@ -85,18 +85,17 @@ def home_of(script: Path) -> str:
 
 def link_to_folders(app: Sphinx, doctree: nodes.document) -> None:
     """A link to a folder or a test leads to the repository. Without its address the words stay."""
-    here = (ROOT / app.env.docname).parent
     repository = app.config.html_theme_options["repository_url"]
     for link in list(doctree.findall(addnodes.pending_xref)):
-        base = ROOT if link.get("refdomain") == "doc" else here
+        base = ROOT if link.get("refdomain") == "doc" else (ROOT / app.env.docname).parent
         target = (base / link["reftarget"]).resolve()
-        if target.is_relative_to(ROOT / "tests") or (
-            target.is_dir() and target.is_relative_to(ROOT)
-        ):
-            suffix = "" if target.exists() else ".py"
-            uri = f"{repository}/blob/main/{target.relative_to(ROOT)}{suffix}"
-            words = nodes.reference("", "", *link.children, refuri=uri)
-            link.replace_self(words if repository else link.children)
+        if target.is_relative_to(ROOT / "tests"):
+            target = target.with_suffix(".py")  # MyST takes the ending off
+        elif not (target.is_dir() and target.is_relative_to(ROOT)):
+            continue
+        uri = f"{repository}/blob/main/{target.relative_to(ROOT)}"
+        words = nodes.reference("", "", *link.children, refuri=uri)
+        link.replace_self(words if repository else link.children)
 
 
 def add_files(app: Sphinx, error: Exception | None) -> None:
