@@ -250,7 +250,7 @@ def report(results: dict) -> str:
         lines += [
             f"\n{n} ranks: latency {1e6 * found['alpha']:,.0f} us, "
             f"bandwidth {found['beta'] / 1e9:.2f} GB/s",
-            f"computing in us per image, by images per rank: {', '.join(points)}{shared}",
+            f"computing in us per image, by images per rank{shared}:\n{', '.join(points)}",
             common.table([*titles, "measured", "error"], rows),
             f"largest error: {max(abs(row['error']) for row in found['rows']):.1%}",
         ]
