@@ -3,8 +3,10 @@
 import importlib
 import os
 import re
+import signal
 import subprocess
 
+import psutil
 import pytest
 from conftest import Reader, hosts, left, record_of, wait_for
 from killed_ranks import distance
@@ -192,11 +194,14 @@ def net():
 
 @NEEDS_SLURM
 @pytest.mark.slow
-def test_slurm_that_stays_until_it_is_taken_down(reader, net):
-    up = reader.start(f"{TOOL} up 2")
-    assert up.communicate(timeout=120)[0].endswith("/slurm.conf\n") and up.returncode == 0
+def test_commands_run_while_slurm_is_there(reader, net):
+    slurm = reader.start(f"{TOOL} with 2 -- sleep 1000")
+    wait_for(lambda: "sleep" in programs(net), 120)
     ran = reader.run(f"{TOOL} run -- srun --nodes=2 hostname")
     assert sorted(ran.out.splitlines()) == ["host0 | host0", "host0 | host1"], ran
-    down = reader.run(f"{TOOL} down")
-    assert (down.code, down.out, down.err, left(NET)) == (0, "", "", [])
-    reader.finish(up)  # fails if a daemon is left
+    slurm.terminate()
+    assert reader.finish(slurm).code == 128 + signal.SIGTERM and not left(NET)
+
+
+def programs(net):
+    return [psutil.Process(pid).name() for pid in net.pids([f"{net.net}-host0"])]

@@ -7,8 +7,8 @@ network. Needs root and the programs ip (package iproute2) and unshare (util-lin
     python 05_multinode/rehearsal/hosts.py with 2 -- torchrun --nnodes 2 --nproc-per-node 1 \
         --rdzv-backend c10d --rdzv-endpoint host0:29500 05_multinode/train.py
 
-makes two nodes, runs the command on both, and removes the nodes, also after Ctrl-C. up makes nodes
-that stay until down; run, cut and join work on those (README.md shows them).
+makes two nodes, runs the command on both, and removes the nodes, also after Ctrl-C. Meanwhile run,
+cut and join work on these nodes from another terminal (README.md shows them).
 """
 
 import argparse
@@ -35,7 +35,7 @@ NAMESPACES, ETC = Path("/run/netns"), Path("/etc/netns")  # where ip keeps names
 
 
 def main() -> int:
-    args, command = parse()
+    args = parse()
     reason = missing()
     if reason:
         raise cli.RehearsalError(reason)
@@ -43,16 +43,10 @@ def main() -> int:
     hosts = Hosts(args.net)
     if args.action == "with":
         with hosts_for_a_while(args.number, args.net):
-            return report(hosts.run(hosts.names(), command))
+            return report(hosts.run(hosts.names(), args.command))
     if args.action == "run":
-        return report(hosts.run(hosts.names() if args.all else args.host, command))
-    if args.action == "up":
-        with reserved(args.net):
-            hosts.up(args.number)
-        print("\n".join(f"{name}  {address}" for name, address in hosts.names().items()))
-    elif args.action == "down":
-        hosts.down()
-    elif args.action == "cut":
+        return report(hosts.run([args.host], args.command))
+    if args.action == "cut":
         hosts.cut(args.host)
     else:
         hosts.join(args.host)
@@ -96,7 +90,7 @@ class Hosts:
     def names(self) -> dict[str, str]:
         """-> {name: address}. Raises RehearsalError if no nodes are up."""
         if not self.list.exists():
-            raise cli.RehearsalError(f"no nodes of net {self.net} are up: hosts.py up 2")
+            raise cli.RehearsalError(f"no nodes of net {self.net} are up: hosts.py with 2")
         return dict(line.split() for line in self.list.read_text().splitlines())
 
     def etc_hosts(self, name: str) -> Path:
@@ -108,6 +102,8 @@ class Hosts:
 
         Raises RehearsalError if something that is not ours has a name that we need.
         """
+        if not 1 <= number <= 32:
+            raise cli.RehearsalError(f"{number} nodes: a number from 1 to 32 is needed")
         if self.list.exists():
             print(f"hosts: taking down what was left of net {self.net}", file=sys.stderr)
             self.down()
@@ -149,11 +145,10 @@ class Hosts:
 
         Raises RehearsalError if a process does not end.
         """
-        import fcntl  # only here: Windows has none, and missing() has reported that already
-
-        with signals_blocked(), suppress(FileNotFoundError), open(self.list) as made:
-            fcntl.flock(made, fcntl.LOCK_EX)  # a second process that does this waits for the first
-            spaces = [f"{self.net}-{line.split()[0]}" for line in made] + [self.switch]
+        if not self.list.exists():
+            return
+        with signals_blocked():
+            spaces = [f"{self.net}-{name}" for name in (*self.names(), "switch")]
             self.end_processes(spaces)
             for space in spaces:
                 if (NAMESPACES / space).exists():
@@ -292,18 +287,19 @@ def missing() -> str | None:
     return f"no namespaces here: {probed.stderr.strip()}" if probed.returncode else None
 
 
-def parse() -> tuple[argparse.Namespace, list[str]]:
-    """-> flags, and the command after "--" """
-    parser, actions = cli.parser_of_actions((__doc__ or "").partition("\n")[0], net="stage5")
-    run = actions.add_parser("run", help="--all or HOST ...: run COMMAND there")
-    run.add_argument("--all", action="store_true")
-    run.add_argument("host", nargs="*")
-    for name, text in (("cut", "take its link down"), ("join", "take its link up")):
-        actions.add_parser(name, help=f"HOST: {text}").add_argument("host")
-    args, command = cli.parse_with_command(parser)
-    if args.action == "run" and args.all == bool(args.host):
-        cli.fail("run --all, or run HOST")
-    return args, command
+def parse() -> argparse.Namespace:
+    parser = cli.Parser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--net", default="stage5", help="which set of nodes: one word")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    action = actions.add_parser("with", help="NUMBER -- COMMAND: on so many new nodes")
+    action.add_argument("number", type=int)
+    action.add_argument("command", nargs="+")
+    action = actions.add_parser("run", help="HOST -- COMMAND: on a node that is up")
+    action.add_argument("host")
+    action.add_argument("command", nargs="+")
+    actions.add_parser("cut", help="HOST: take its link down").add_argument("host")
+    actions.add_parser("join", help="HOST: take its link up").add_argument("host")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

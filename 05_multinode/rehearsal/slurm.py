@@ -6,8 +6,8 @@ munge, iproute2 and util-linux.
 
     python 05_multinode/rehearsal/slurm.py with 2 -- sbatch --wait 05_multinode/launch/job.sbatch
 
-makes two nodes with Slurm, runs the command on host0, and removes all of it, also after Ctrl-C. up
-makes a Slurm that stays until down; run works on that (README.md shows them).
+makes two nodes with Slurm, runs the command on host0, and removes all of it, also after Ctrl-C.
+Meanwhile run starts further commands there, from another terminal (README.md shows it).
 """
 
 import argparse
@@ -178,31 +178,26 @@ def missing() -> str | None:
 
 
 def main() -> int:
-    args, command = parse()
+    args = parse()
     reason = missing()
     if reason:
         raise cli.RehearsalError(reason)
     processes.exit_on_signals()
-    slurm = Slurm(args.net)
-    if args.action == "with":
-        with slurm_for_a_while(args.number, args.net):
-            return slurm.run(command)
     if args.action == "run":
-        return slurm.run(command)
-    if args.action == "down":
-        slurm.hosts.down()
-    else:
-        with hosts.reserved(args.net):
-            slurm.up(args.number)
-        print(slurm.state / "slurm.conf")
-    return 0
+        return Slurm(args.net).run(args.command)
+    with slurm_for_a_while(args.number, args.net) as slurm:
+        return slurm.run(args.command)
 
 
-def parse() -> tuple[argparse.Namespace, list[str]]:
-    """-> flags, and the command after "--" """
-    parser, actions = cli.parser_of_actions((__doc__ or "").partition("\n")[0], net="slurm")
-    actions.add_parser("run", help="run COMMAND on host0")
-    return cli.parse_with_command(parser)
+def parse() -> argparse.Namespace:
+    parser = cli.Parser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--net", default="slurm", help="which set of nodes: one word")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    action = actions.add_parser("with", help="NUMBER -- COMMAND: make so many nodes for it")
+    action.add_argument("number", type=int)
+    action.add_argument("command", nargs="+")
+    actions.add_parser("run", help="-- COMMAND: on host0").add_argument("command", nargs="+")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
