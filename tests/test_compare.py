@@ -106,19 +106,6 @@ def test_where_a_step_goes():
     assert records.medians([one_step])["step"] == 10_000, "no more than the images that there are"
 
 
-def test_stages_3_to_5_in_one_row():
-    found = [record(stage, faster=1.5, world_size=2) for stage in records.STAGES[2:]]
-    found[2]["hosts"] = 2
-    own = record("04_ddp_torchrun", world_size=2, name="own_backend")
-    rows = records.together(records.rows_of([record(), *found, own, {**DDP, "amp": "bf16"}]))
-    names = [(row[0]["name"], row[0]["amp"], len(row)) for row in rows]
-    assert names[1:] == [
-        ("DDP: stages 3, 4, 5", "off", 3),
-        ("03_ddp_spawn", "bf16", 1),
-        ("own_backend", "off", 1),
-    ]
-
-
 def test_files_are_read_without_running(reader, called):
     write(reader.folder / "timings/before.jsonl", DDP, record())
     write(reader.folder / "after.jsonl", record(faster=2.0))
