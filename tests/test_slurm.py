@@ -140,7 +140,7 @@ def test_told_by_a_preemption_a_job_saves_in_time(cluster):
 @pytest.mark.timeout(600)  # a minute, on two idle cores
 @pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
 def test_a_job_that_loses_a_node_goes_back_into_the_queue_and_resumes(cluster, job):
-    """Without torchrun Slurm's default is 300 s; here 10 (slurm.py), and a timeout of 30 seconds."""
+    """Slurm notices it within 300 s by default, here within 10 (slurm.py)."""
     cluster.all_nodes_join()
     job, *options = job.split()
     number = cluster.submit(job, job, " ".join(["--nodelist=host0", *options]), "--timeout 30")
@@ -149,7 +149,7 @@ def test_a_job_that_loses_a_node_goes_back_into_the_queue_and_resumes(cluster, j
     wait_for(lambda: cluster.snapshot(number) > before, PATIENCE)
     other = cluster.other_node(number)
     cluster.slurm.hosts.cut(other)
-    if job == "job.sbatch":  # Slurm notices within a minute; here at once
+    if job == "job.sbatch":  # and here at once
         cluster.run(f"scontrol update NodeName={other} State=DOWN Reason=cut")
     assert "Restarts=1 " in cluster.finish(number)
     assert "DUE TO NODE FAILURE" in cluster.output(number)
