@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from conftest import Reader, hosts, left, record_of, wait_for
+from killed_ranks import distance
 
 slurm_py = importlib.import_module("05_multinode.rehearsal.slurm")
 
@@ -157,6 +158,8 @@ def test_a_job_that_loses_a_node_goes_back_into_the_queue_and_resumes(cluster, j
     record = record_of(cluster.folder, f"{job}.jsonl")
     assert begun == 0 < resumed < EPOCHS == len(record["history"])
     assert record["host"] == "host0"  # where MASTER_ADDR leads
+    ends = list(cluster.folder.glob("job*.pt"))  # of the other job, too, if that came first
+    assert distance(ends[0], ends[-1]) == 0
 
 
 # ---------------------------------------------------------------- the tool
