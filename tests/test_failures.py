@@ -3,14 +3,11 @@
 finish() of conftest.py fails if a process is left. Failures of torchrun's are in test_lost.py.
 """
 
-import contextlib
 import os
 import signal
-import time
 
-import psutil
 import pytest
-from conftest import ENDLESS, LINUX, family, ranks_of, wait_for, wait_for_line
+from conftest import ENDLESS, ranks_of, wait_for, wait_for_line
 
 SLOW = pytest.mark.slow
 
@@ -80,36 +77,3 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # under torch
     result = reader.finish(process)
     assert result.code != 0
     assert "5000ms" in result.err, result
-
-
-# ---------------------------------------------------------------- no port while it runs
-
-LOOPBACK = "127.0.0.1", "::1", "::ffff:127.0.0.1"
-
-
-def open_ports(process):
-    """Who of a command's processes can be reached from other machines -> {(command, port)}"""
-    found = set()
-    for pid in family(process):
-        with contextlib.suppress(psutil.Error):
-            member = psutil.Process(pid)
-            for socket in member.net_connections("inet"):
-                if socket.status == psutil.CONN_LISTEN and socket.laddr.ip not in LOOPBACK:
-                    found.add((" ".join(member.cmdline()), socket.laddr.port))
-    return found
-
-
-@SLOW
-@LINUX
-def test_only_torchruns_store_can_be_reached_from_other_machines(reader):
-    """It listens on all interfaces, whatever --standalone says: stage 5's page has a warning."""
-    command = "python compare.py --only 03 04 05 -e 1 -b 48"
-    process = reader.start(command, GLOO_SOCKET_IFNAME="lo")
-    found = set()
-    while process.poll() is None:
-        found |= open_ports(process)
-        time.sleep(0.05)
-    result = reader.finish(process)
-    assert result.code == 0, result
-    launchers = "bin/torchrun", "-m torch.distributed.run"
-    assert all(any(word in command for word in launchers) for command, _ in found), found

@@ -1,16 +1,12 @@
 """Facts on docs/questions.md and its neighbours that no block or message on them shows."""
 
 import argparse
-import json
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
-from conftest import LINUX
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import WeightedRandomSampler
 
@@ -112,14 +108,3 @@ def test_the_names_of_nccls_groups():
     for name in ("nccl2", "nccl-legacy"):
         dist.Backend._ensure_backend_registered(name)
         assert name.upper() in dist.Backend._plugins
-
-
-@LINUX
-@pytest.mark.slow
-def test_an_error_file(tmp_path):
-    source = "from torch.distributed.elastic.multiprocessing.errors import record\n"
-    source += "@record\ndef main(): raise ValueError('the reason')\nmain()"
-    file = tmp_path / "error.json"
-    env = {"PATH": "", "TORCHELASTIC_ERROR_FILE": str(file)}
-    subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, timeout=100)
-    assert json.loads(file.read_text())["message"]["message"] == "ValueError: the reason"

@@ -6,14 +6,11 @@ import re
 import subprocess
 
 import pytest
-from conftest import Reader, hosts, left, record_of, wait_for
+from conftest import Reader, left, record_of, wait_for
 from killed_ranks import distance
 
 slurm_py = importlib.import_module("05_multinode.rehearsal.slurm")
-
-NET = f"slurm{os.getpid()}"  # of the tool; the cluster that several tests share has its own
 CLUSTER = f"cluster{os.getpid()}"
-TOOL = f"python 05_multinode/rehearsal/slurm.py --net {NET}"
 WHY_NOT = slurm_py.missing()
 NEEDS_SLURM = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 EPOCHS = 20
@@ -160,24 +157,3 @@ def test_a_job_that_loses_a_node_goes_back_into_the_queue_and_resumes(cluster, j
     assert record["host"] == "host0"  # where MASTER_ADDR leads
     ends = list(cluster.folder.glob("job*.pt"))  # of the other job, too, if that came first
     assert distance(ends[0], ends[-1]) == 0
-
-
-# ---------------------------------------------------------------- the tool
-
-
-@pytest.fixture
-def net():
-    yield hosts.Hosts(NET)
-    hosts.Hosts(NET).down()
-
-
-@NEEDS_SLURM
-@pytest.mark.slow
-def test_slurm_that_stays_until_it_is_taken_down(reader, net):
-    up = reader.start(f"{TOOL} up 2")
-    assert up.communicate(timeout=120)[0].endswith("/slurm.conf\n") and up.returncode == 0
-    ran = reader.run(f"{TOOL} run -- srun --nodes=2 hostname")
-    assert sorted(ran.out.splitlines()) == ["host0 | host0", "host0 | host1"], ran
-    down = reader.run(f"{TOOL} down")
-    assert (down.code, down.out, down.err, left(NET)) == (0, "", "", [])
-    reader.finish(up)  # fails if a daemon is left
