@@ -26,7 +26,7 @@ PAGE = """<!doctype html>
 TABLE = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
 STORIES, PAIRS = TABLE["stories"], TABLE["pairs"]
 NAMES = sorted(path.stem for path in PLAYER.glob("recordings/*.json"))
-ONE, THREE = (f"step-ranks-2-channels-1-bucket-cap-mb-{cap}" for cap in ("25", "0.01"))
+ONE, THREE = (f"step-ranks-2-bucket-cap-mb-{cap}" for cap in ("25", "0.01"))
 RING, DIES = "all-reduce-ring-ranks-4", "failure-a-rank-dies-ranks-4"
 
 
