@@ -361,8 +361,8 @@ def test_the_messages_page_has_a_filter(chromium, address):
     chromium.get(f"{address}/docs/messages.html")
     chromium.find_element("css selector", "input.filter").send_keys(pasted)
     shown = chromium.execute_script(
-        """return [...document.querySelectorAll(".bd-article tbody tr")]
-        .filter((row) => row.offsetHeight).map((row) => row.querySelector("a").hash)"""
+        """return [...document.querySelectorAll(".bd-article section > h3")]
+        .filter((heading) => heading.offsetHeight).map((heading) => heading.parentElement.id)"""
     )
     assert 1 <= len(shown) <= 4 and any("timed-out-waiting" in name for name in shown), shown
 
