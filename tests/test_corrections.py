@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from conftest import ROOT
-from test_messages import KINDS
+from provoke_messages import CASES
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -239,4 +239,4 @@ def test_every_row_names_a_proof_that_is_there():
     assert named <= tests
     here = re.findall(r"^def (test_\w+)", (ROOT / "tests/test_corrections.py").read_text(), re.M)
     assert set(here) - named == {"test_every_row_names_a_proof_that_is_there"}
-    assert set(re.findall(r"provoke_messages.py (\w+)`", PAGE)) <= set(KINDS)
+    assert set(re.findall(r"provoke_messages.py (\w+)`", PAGE)) <= set(CASES)

@@ -22,8 +22,6 @@ import pytest
 import torch
 from conftest import ROOT, STAGES, free_port
 
-from benchmarks import run_all
-
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
 PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -201,22 +199,6 @@ def test_figures_of_the_timings_page():
         own = versions["broadcast_buffers=False"]["total"]
         part = statistics.median(limit / step for limit, step in zip(bound, own))
         assert place in page and place.startswith(f"{part:.2f}")
-
-
-def test_efficiencies_of_published_runs_follow_from_their_figures():
-    page = (ROOT / "docs/reading_timings.md").read_text()
-    rows = re.findall(r"\| ([\d,]+(?: / [\d,]+)+) \| ([\d /]+) % \|", page)
-    assert len(rows) > 5
-    for figures, efficiencies in rows:
-        rates = [int(rate) for rate in figures.replace(",", "").split(" / ")]
-        shown = [int(part) for part in efficiencies.split(" / ")]
-        assert shown == pytest.approx([100 * rate / rates[0] for rate in rates], abs=0.55)
-
-
-def test_repeats_of_a_stage_compute_the_same():
-    for row in run_all.committed():
-        results = [[(e["loss"], e["test"]) for e in run["history"]] for run in row]
-        assert results == [results[0]] * 3, row[0]["name"]
 
 
 def english_pages():

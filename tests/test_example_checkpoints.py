@@ -61,22 +61,16 @@ def test_what_torch_load_accepts():
     loaded([1, 0.5, "text", None, (1,), {"a": {1}}, torch.get_rng_state(), random.getstate()])
 
 
-@pytest.mark.parametrize(
-    ("thing", "saved_instead"),
-    [
+def test_what_torch_load_refuses():
+    """Each of them, and what the page has saved instead."""
+    pairs = [
         (argparse.Namespace(lr=0.1), vars),
         (Path("model.pt"), str),
         (np.zeros(2), torch.from_numpy),
         (np.float64(0.5), np.float64.item),
-        (np.random.get_state(), None),
         (nn.Linear(1, 1), nn.Linear.state_dict),
-    ],
-    ids=["Namespace", "Path", "NumPy's arrays", "np.float64", "np.random.get_state", "model"],
-)
-def test_what_torch_load_refuses(request, thing, saved_instead):
-    with pytest.raises(Exception, match="Weights only load failed"):
-        loaded(thing)
-    if saved_instead:
+    ]
+    for thing, saved_instead in pairs:
+        with pytest.raises(Exception, match="Weights only load failed"):
+            loaded(thing)
         loaded(saved_instead(thing))
-    name = request.node.callspec.id
-    assert "a whole model" in PAGE if name == "model" else name in PAGE

@@ -142,12 +142,3 @@ def test_what_the_ring_sends(world_size, length):
         assert abs(own - 2 * (world_size - 1) * length / world_size) <= max(2 * max(cut), 1)
         total += own
     assert total == 2 * (world_size - 1) * length
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="on a machine with two GPUs: make gpu")
-def test_threads_and_nn_data_parallel_on_gpus():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10)).cuda()
-    x, y = torch.rand(8, 1, 28, 28, device="cuda"), torch.randint(10, (8,), device="cuda")
-    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    for parallel in (nn.DataParallel(model), threads.DataParallel(model, devices)):
-        assert max(threads.differences(parallel, model, x, y)) < 1e-4

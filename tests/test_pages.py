@@ -45,15 +45,6 @@ def test_links_lead_somewhere(page):
                 assert fragment in {anchor(title) for title in titles}, link
 
 
-def test_a_page_that_shows_results_names_them():
-    """<!-- figures: PATH ... --> stands where a table or a picture of records does."""
-    for page in PAGES:
-        named = re.findall(r"^<!-- figures: (.+) -->$", page.read_text(), re.MULTILINE)
-        assert all((ROOT / path).exists() for path in " ".join(named).split()), page
-        shows = r"!\[.*\]\(.*(results|timings)/|images/s  |of the committed records"
-        assert named or not re.search(shows, page.read_text()), page
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_scripts_and_flags_in_commands_exist(page):
     commands = [text for language, text in fenced(page.read_text()) if language == "sh"]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 from itertools import pairwise
 
@@ -94,7 +93,6 @@ def test_a_committed_recording_can_be_so(path):
 
 
 def test_they_are_all_that_record_makes():
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 150_000
     kinds = [read(path.stem)["kind"] for path in FOLDER.iterdir()]
     expected = {"step": len(step.CAPS), "all_reduce": 2, "failure": len(failure.CASES)}
     assert {kind: kinds.count(kind) for kind in record.KINDS} == expected
@@ -112,7 +110,7 @@ def test_a_step_shows_what_the_pages_say_of_it(cap, overlaps):
         assert sum(bucket["bytes"] for bucket in own["buckets"]) == 116_136
 
 
-def test_what_the_page_says_of_bytes_and_failures():
+def test_what_the_page_says_of_bytes():
     sent = {way: [0] * 4 for way in ("ring", "naive")}
     for way, of in sent.items():
         recorded = read(f"all-reduce-{way}-ranks-4")
@@ -120,16 +118,6 @@ def test_what_the_page_says_of_bytes_and_failures():
             of[message["from"]] += message["bytes"] / recorded["elements"] / 4
     assert sent["ring"] == [1.5] * 4 and sum(sent["naive"]) == 6
     assert max(sent["naive"]) == sent["naive"][0] == 3
-    texts = {}
-    for case in ("a-rank-dies", "a-rank-leaves-early", "slow-rank"):
-        ranks = read(f"failure-{case}-ranks-4")["ranks"]
-        texts[case] = [" ".join(mark["text"] for mark in rank["marks"]) for rank in ranks]
-    closed, others = re.compile("Connection (closed|reset) by peer"), (0, 2, 3)
-    assert all(closed.search(texts["a-rank-dies"][rank]) for rank in others)
-    ends = [texts["a-rank-leaves-early"][rank] for rank in others]
-    assert any("Timed out waiting" in end for end in ends)
-    assert all("Timed out waiting" in end or closed.search(end) for end in ends)
-    assert "exit code 0" in texts["a-rank-leaves-early"][1] and texts["slow-rank"] == [""] * 4
 
 
 # ---------------------------------------------------------------- real ranks

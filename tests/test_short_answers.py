@@ -8,9 +8,8 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn as nn
-from conftest import LINUX, ROOT
+from conftest import LINUX
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.nn.parallel import DistributedDataParallel
@@ -92,18 +91,6 @@ def test_every_rank_makes_every_group(reader, who):
     assert (sums == ["0:1", "1:1", "2:5", "3:5"]) == (who == "all"), result
 
 
-def zero(rank, model):
-    with torch.no_grad():
-        model.weight.zero_()
-
-
-@pytest.mark.slow
-def test_what_spawn_gives_back():
-    """None; and a CPU tensor among the arguments is shared."""
-    model = nn.Linear(2, 2)
-    assert mp.spawn(zero, (model,)) is None and not model.weight.any()
-
-
 def test_a_loaded_optimizer_has_the_saved_rate():
     saved, other = (torch.optim.SGD([torch.ones(1)], lr) for lr in (0.1, 0.5))
     other.load_state_dict(saved.state_dict())
@@ -125,17 +112,6 @@ def test_the_names_of_nccls_groups():
     for name in ("nccl2", "nccl-legacy"):
         dist.Backend._ensure_backend_registered(name)
         assert name.upper() in dist.Backend._plugins
-
-
-@pytest.mark.parametrize(
-    "script", ["03_ddp_spawn/train", "04_ddp_torchrun/minimal", "05_multinode/train"]
-)
-def test_a_group_of_nccl_gets_its_device(script):
-    (call,) = [
-        line for line in (ROOT / f"{script}.py").read_text().splitlines()
-        if "init_process_group(" in line and "def " not in line
-    ]  # fmt: skip
-    assert "device_id=device" in call
 
 
 @LINUX

@@ -140,10 +140,6 @@ def test_each_page_and_notebook_is_there(site):
 
 
 def test_each_link_leads_to_a_page_and_a_place_on_it(site):
-    assert not dead_links(site)
-
-
-def dead_links(site):
     pages, dead = pages_in(site), []
     pairs = yaml.safe_load(read("docs/player/words.yml"))["pairs"]
     for name, page in pages.items():
@@ -161,7 +157,7 @@ def dead_links(site):
             elif fragment and target.suffix == ".html":
                 to = pages[target.relative_to(site.resolve()).as_posix()[:-5]]
                 dead += [] if fragment in to.ids else [f"{name}: {link}"]
-    return dead
+    assert not dead
 
 
 def test_nothing_is_fetched_from_elsewhere(site):
@@ -212,7 +208,6 @@ def test_what_each_page_has(site):
         assert max(steps, default=0) <= 1, (name, page.headings)
         text = " ".join("".join(page.text).split())
         assert f"tested with PyTorch {torch} on Linux." in text, name
-    assert len(pages_in(site)["notebooks/03_ddp_spawn"].alts) >= 4
 
 
 # ---------------------------------------------------------------- in a browser
@@ -351,40 +346,16 @@ def test_the_search_of_a_site_opened_as_a_file(chromium, site):
 
 
 @NEEDS_BROWSER
-def test_what_the_search_shows(chromium, address):
-    chromium.get(f"{address}/search.html?q=ring+all-reduce")
-    found = results(chromium)
-    assert not [text for _, text in found if "System Settings" in text], "the theme's buttons"
-    assert found[0][0].startswith("notebooks/05_ring_allreduce.html")
-
-
-def results(chromium):
-    shown = """const found = [...document.querySelectorAll("#search-results li")];
-        return found.every(one => one.querySelector(".context")) && found.length
-            ? found.map(one => [one.querySelector("a").getAttribute("href"), one.innerText]) : 0"""
-    return WebDriverWait(chromium, 60).until(lambda _: chromium.execute_script(shown))
-
-
-@NEEDS_BROWSER
-@pytest.mark.parametrize(
-    ("pasted", "entry"),
-    [
-        ("Address already", "address-already-in-use-or-eaddrinuse"),
-        (
-            "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] "
-            "Timed out waiting 1800000ms for recv operation to complete",
-            "timed-out-waiting",
-        ),
-    ],
-)
-def test_the_messages_page_has_a_filter(chromium, address, pasted, entry):
+def test_the_messages_page_has_a_filter(chromium, address):
+    pasted = "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] "
+    pasted += "Timed out waiting 1800000ms for recv operation to complete"
     chromium.get(f"{address}/docs/messages.html")
     chromium.find_element("css selector", "input.filter").send_keys(pasted)
     shown = chromium.execute_script(
         """return [...document.querySelectorAll(".bd-article section > h3")]
         .filter((heading) => heading.offsetHeight).map((heading) => heading.parentElement.id)"""
     )
-    assert 1 <= len(shown) <= 4 and any(entry in name for name in shown), shown
+    assert 1 <= len(shown) <= 4 and any("timed-out-waiting" in name for name in shown), shown
 
 
 @NEEDS_BROWSER

@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import signal
-import sys
 import time
 
 import killed_ranks
@@ -211,16 +210,6 @@ def test_a_run_does_not_begin_over_a_damaged_snapshot(alone, tmp_path, capsys):
             resume.Training(path)
         assert stopped.value.code == 2 and path.read_bytes() == content
         assert capsys.readouterr().err == "resume: error: s is damaged on a node\n"
-
-
-def test_the_folder_of_a_snapshot_is_made_or_refused_at_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(sys, "argv", ["resume.py", "--snapshot", f"{tmp_path}/new/s"])
-    assert resume.parse().snapshot.parent.is_dir()
-    monkeypatch.setattr(sys, "argv", ["resume.py", "--snapshot", f"{__file__}/s"])
-    with pytest.raises(SystemExit):
-        resume.parse()
-    assert "File exists" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_told_to_stop_it_saves_and_resumes_with_the_next_step(alone, tmp_path, capsys, monkeypatch):

@@ -9,6 +9,9 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   const tables = [...document.querySelectorAll(".bd-article table:not(.highlighttable)")];
   for (const table of tables) markText(table);
+  // On a laptop, output with long lines is set smaller rather than cut off (site.css).
+  for (const pre of document.querySelectorAll(".bd-article .highlight pre"))
+    pre.classList.toggle("wide", pre.scrollWidth > pre.clientWidth);
   const entries = [...document.querySelectorAll(".bd-article section > h3")];
   if (entries.length > 60) addFilter(entries);
 });
