@@ -164,18 +164,6 @@ def test_two_ranks_of_the_adapted_script_train_the_weights_of_one(reader):
     assert script != plain and distance(*weights) < 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), (2, 2)])
-def test_all_ranks_of_the_adapted_script_count_each_point_once(reader, nodes, ranks):
-    env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    script = "docs/examples/adapt_after.py"
-    result = reader.finish_all(reader.start_nodes(script, ranks, [env] * nodes))
-    assert result.code == 0, result
-    epochs = re.findall(r"epoch (\d): error ([\d.]+) on 2000 points", result.out)
-    assert [int(epoch) for epoch, _ in epochs] == list(range(len(epochs))), "one rank prints"
-    assert float(epochs[-1][1]) < 0.0105 and (reader.folder / "regression.pt").exists()
-
-
 @pytest.mark.parametrize(
     "script",
     [path.name for path in EXAMPLES.glob("*.py") if "start it with torchrun" in path.read_text()],

@@ -36,14 +36,6 @@ def test_naive_and_tree_cost_what_their_messages_cost():
     assert scaling.ring(1, size, ALPHA, BETA) == 0
 
 
-@settings(deadline=None)
-@given(st.floats(0, 10), st.floats(1e-9, 10))
-def test_a_line_is_found_again(a, b):
-    xs = [1.0, 10.0, 100.0, 1000.0]
-    found = scaling.fit_line(xs, [a + b * x for x in xs])
-    assert found == (pytest.approx(a, abs=1e-6), pytest.approx(b, rel=1e-4, abs=1e-9))
-
-
 def test_ranks_that_share_cores_take_turns():
     computing = {images: images / 1000 for images in scaling.FIT_IMAGES}
     averaging = {size: 0.002 + size / 1e9 for size in scaling.FIT_BYTES}
@@ -59,10 +51,6 @@ def test_ranks_that_share_cores_take_turns():
     # Four ranks on two cores: half the images each, but two of them on a core.
     computing_of_four = [row["computing"] for row in four["rows"]]
     assert computing_of_four == pytest.approx([row["computing"] for row in two["rows"]])
-
-
-def test_computing_is_not_measured_for_the_batches_that_are_predicted():
-    assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.MIDDLE}
 
 
 def test_the_model_of_a_step_agrees_with_the_measured_steps():

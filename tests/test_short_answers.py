@@ -1,17 +1,12 @@
 """Facts on docs/questions.md and its neighbours that no block or message on them shows."""
 
 import argparse
-import json
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn as nn
-from conftest import LINUX
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import WeightedRandomSampler
 
@@ -91,35 +86,25 @@ def test_every_rank_makes_every_group(reader, who):
     assert (sums == ["0:1", "1:1", "2:5", "3:5"]) == (who == "all"), result
 
 
+def zero(rank, model):
+    with torch.no_grad():
+        model.weight.zero_()
+
+
+@pytest.mark.slow
+def test_what_spawn_gives_back():
+    """None; and a CPU tensor among the arguments is shared."""
+    model = nn.Linear(2, 2)
+    assert mp.spawn(zero, (model,)) is None and not model.weight.any()
+
+
 def test_a_loaded_optimizer_has_the_saved_rate():
     saved, other = (torch.optim.SGD([torch.ones(1)], lr) for lr in (0.1, 0.5))
     other.load_state_dict(saved.state_dict())
     assert other.param_groups[0]["lr"] == 0.1
 
 
-@pytest.mark.filterwarnings("ignore")  # it saves without a process group
-def test_a_sharded_checkpoint_becomes_one_file(tmp_path):
-    """`python -m torch.distributed.checkpoint.format_utils dcp_to_torch` calls this function."""
-    weights = nn.Linear(2, 2).state_dict()
-    checkpoint.save({"model": weights, "epoch": 3}, checkpoint_id=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {".metadata", "__0_0.distcp"}
-    dcp_to_torch_save(tmp_path, tmp_path / "model.pt")
-    found = torch.load(tmp_path / "model.pt")
-    assert found["epoch"] == 3 and torch.equal(found["model"]["weight"], weights["weight"])
-
-
 def test_the_names_of_nccls_groups():
     for name in ("nccl2", "nccl-legacy"):
         dist.Backend._ensure_backend_registered(name)
         assert name.upper() in dist.Backend._plugins
-
-
-@LINUX
-@pytest.mark.slow
-def test_an_error_file(tmp_path):
-    source = "from torch.distributed.elastic.multiprocessing.errors import record\n"
-    source += "@record\ndef main(): raise ValueError('the reason')\nmain()"
-    file = tmp_path / "error.json"
-    env = {"PATH": "", "TORCHELASTIC_ERROR_FILE": str(file)}
-    subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, timeout=100)
-    assert json.loads(file.read_text())["message"]["message"] == "ValueError: the reason"
