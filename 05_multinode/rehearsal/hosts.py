@@ -12,7 +12,6 @@ cut and join work on these nodes from another terminal (README.md shows them).
 """
 
 import argparse
-import importlib
 import os
 import re
 import shutil
@@ -22,23 +21,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tools import processes
 
-cli = importlib.import_module("05_multinode.rehearsal.cli")
-
 NAMESPACES, ETC = Path("/run/netns"), Path("/etc/netns")  # where ip keeps names, and /etc of each
+
+
+class RehearsalError(Exception):
+    """Something cannot be done; the message is one line that says what and why."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports bad input in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(message)
 
 
 def main() -> int:
     args = parse()
     reason = missing()
     if reason:
-        raise cli.RehearsalError(reason)
+        raise RehearsalError(reason)
     processes.exit_on_signals()
     hosts = Hosts(args.net)
     if args.action == "with":
@@ -80,7 +89,7 @@ class Hosts:
 
     def __init__(self, net: str = "stage5"):
         if not re.fullmatch("[a-z0-9]{1,20}", net):
-            raise cli.RehearsalError(f"--net {net}: use at most 20 small letters and digits")
+            raise RehearsalError(f"--net {net}: use at most 20 small letters and digits")
         self.net = net
         self.switch = f"{net}-switch"
         # Names and addresses of the nodes. This file is made first and removed last: what it lists
@@ -90,7 +99,7 @@ class Hosts:
     def names(self) -> dict[str, str]:
         """-> {name: address}. Raises RehearsalError if no nodes are up."""
         if not self.list.exists():
-            raise cli.RehearsalError(f"no nodes of net {self.net} are up: hosts.py with 2")
+            raise RehearsalError(f"no nodes of net {self.net} are up: hosts.py with 2")
         return dict(line.split() for line in self.list.read_text().splitlines())
 
     def etc_hosts(self, name: str) -> Path:
@@ -103,7 +112,7 @@ class Hosts:
         Raises RehearsalError if something that is not ours has a name that we need.
         """
         if not 1 <= number <= 32:
-            raise cli.RehearsalError(f"{number} nodes: a number from 1 to 32 is needed")
+            raise RehearsalError(f"{number} nodes: a number from 1 to 32 is needed")
         if self.list.exists():
             print(f"hosts: taking down what was left of net {self.net}", file=sys.stderr)
             self.down()
@@ -111,7 +120,7 @@ class Hosts:
         for name in ("switch", *addresses):
             space, folder = NAMESPACES / f"{self.net}-{name}", ETC / f"{self.net}-{name}"
             if space.exists() or (folder.exists() and any(folder.iterdir())):
-                raise cli.RehearsalError(f"there is a namespace {space.name} that is not ours")
+                raise RehearsalError(f"there is a namespace {space.name} that is not ours")
         try:
             self.build(addresses)
         except BaseException:
@@ -166,7 +175,7 @@ class Hosts:
                         os.kill(pid, number)
                 time.sleep(0.2)
         if self.pids(spaces):
-            raise cli.RehearsalError(f"these processes do not end: {self.pids(spaces)}")
+            raise RehearsalError(f"these processes do not end: {self.pids(spaces)}")
 
     def pids(self, spaces: list[str]) -> list[int]:
         """The processes in these namespaces, as far as the namespaces exist."""
@@ -183,7 +192,7 @@ class Hosts:
 
     def known(self, name: str) -> str:
         if name not in self.names():
-            raise cli.RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
+            raise RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
         return name
 
     def start(self, name: str, command: list[str], **options) -> subprocess.Popen:
@@ -261,7 +270,7 @@ def reserved(net: str) -> Iterator[None]:
             lock.bind(f"\0hosts.py {net}")  # an abstract name: no file can be left behind
         except OSError:
             message = f"nodes of net {net} are in use; --net NAME makes further ones"
-            raise cli.RehearsalError(message) from None
+            raise RehearsalError(message) from None
         yield
 
 
@@ -269,7 +278,7 @@ def ip(arguments: str) -> str:
     """Run ip -> its output. Raises RehearsalError with its message if it fails."""
     done = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, timeout=30)
     if done.returncode:
-        raise cli.RehearsalError(f"ip {arguments}: {done.stderr.strip()}")
+        raise RehearsalError(f"ip {arguments}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -288,7 +297,7 @@ def missing() -> str | None:
 
 
 def parse() -> argparse.Namespace:
-    parser = cli.Parser(description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--net", default="stage5", help="which set of nodes: one word")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     action = actions.add_parser("with", help="NUMBER -- COMMAND: on so many new nodes")
@@ -302,5 +311,22 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def fail(message: str) -> NoReturn:
+    """Print one line on stderr and exit with code 2."""
+    print(f"{Path(sys.argv[0]).stem}: error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def run_main(main: Callable[[], int]) -> NoReturn:
+    """Exit with what main returns. An expected error and Ctrl-C end in one line, no traceback."""
+    try:
+        sys.exit(main())
+    except (RehearsalError, OSError, subprocess.TimeoutExpired) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        print(f"\n{Path(sys.argv[0]).stem}: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
 if __name__ == "__main__":
-    cli.run_main(main)
+    run_main(main)

@@ -24,7 +24,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tools import processes
 
-cli = importlib.import_module("05_multinode.rehearsal.cli")
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 PATIENCE = 60  # seconds for the daemons to be ready
@@ -156,9 +155,9 @@ def wait(daemons: list[subprocess.Popen], ready: Callable[[], bool]) -> None:
             if process.poll() is not None:
                 name, code = process.out.stem, process.returncode
                 reason = process.out.read_text().strip().rpartition("\n")[2]
-                raise cli.RehearsalError(f"{name} ended with exit code {code}: {reason}")
+                raise hosts.RehearsalError(f"{name} ended with exit code {code}: {reason}")
         if time.monotonic() > deadline:
-            raise cli.RehearsalError(f"Slurm was not ready within {PATIENCE} s")
+            raise hosts.RehearsalError(f"Slurm was not ready within {PATIENCE} s")
         time.sleep(0.1)
 
 
@@ -181,7 +180,7 @@ def main() -> int:
     args = parse()
     reason = missing()
     if reason:
-        raise cli.RehearsalError(reason)
+        raise hosts.RehearsalError(reason)
     processes.exit_on_signals()
     if args.action == "run":
         return Slurm(args.net).run(args.command)
@@ -190,7 +189,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = cli.Parser(description=(__doc__ or "").partition("\n")[0])
+    parser = hosts.Parser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--net", default="slurm", help="which set of nodes: one word")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     action = actions.add_parser("with", help="NUMBER -- COMMAND: make so many nodes for it")
@@ -201,4 +200,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    cli.run_main(main)
+    hosts.run_main(main)
