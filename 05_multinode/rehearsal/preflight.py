@@ -169,8 +169,10 @@ def parse_args() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, default=data, help="MNIST's folder ($MNIST_ROOT or data)")
     add("--device", choices=("cpu", "cuda"), default=device, help="what ranks run on")
-    add("--timeout", type=hosts.number(1, 600), default=30, help="seconds that ranks wait (30)")
+    add("--timeout", type=int, default=30, help="seconds that ranks wait (30)")
     args = parser.parse_args()
+    if not 1 <= args.timeout <= 600:
+        parser.error(f"--timeout {args.timeout}: from 1 to 600")
     if missing := [name for name in NEEDED if name not in os.environ]:
         hosts.fail(f"start it with torchrun: {', '.join(missing)} not set")
     return args
