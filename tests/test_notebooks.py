@@ -1,5 +1,6 @@
 """The notebooks: they are what their sources say, quote what is there, and run."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from importlib import import_module
 import psutil
 import pytest
 from conftest import ROOT
+
+from tools.build_notebooks import read_source
 
 SOURCES = sorted((ROOT / "notebooks/source").glob("*.md"))
 NAMES = [path.stem for path in SOURCES]
@@ -19,6 +22,14 @@ def build_notebooks(*flags, root=ROOT, timeout=500):
     command = [sys.executable, "tools/build_notebooks.py", *flags]
     result = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=timeout)
     return result.returncode, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_has_the_cells_of_its_source(name):
+    """Nothing is run: what the cells put out is compared by the tests below."""
+    stored = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text(encoding="utf-8"))
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in stored["cells"]]
+    assert cells == [(cell.cell_type, cell.source) for cell in read_source(name).cells]
 
 
 @pytest.mark.slow
