@@ -1,7 +1,6 @@
 """The notebooks: they are what their sources say, quote what is there, and run."""
 
 import json
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -58,7 +57,7 @@ def test_what_a_cell_starts_is_ended(tmp_path):
 
 
 # Both working folders would take twice as long: notebooks 1, 3 and 5 start in the root, 2 and 4 in
-# notebooks/. What finds the root is the same cell in all of them (see the next test).
+# notebooks/.
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)
@@ -66,15 +65,3 @@ def test_runs_from_a_fresh_kernel(name):
     folder = "." if int(name[:2]) % 2 else "notebooks"
     code, printed = build_notebooks("--run", "--folder", folder, name, timeout=1150)
     assert code == 0, printed
-
-
-@pytest.mark.slow
-def test_all_notebooks_begin_alike_and_find_the_repository():
-    lessons = SOURCES[1:]  # the first one clones the repository
-    firsts = {re.search(r"```{code-cell}\n(.*?)```", path.read_text(), re.S)[1] for path in lessons}
-    assert len({re.sub(r"import \w+ as pictures", "", first) for first in firsts}) == 1
-    code = firsts.pop().partition("\n\n")[2] + "print(lesson.ROOT)"
-    for folder in (ROOT / "notebooks", ROOT):
-        command = [sys.executable, "-c", code]
-        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-        assert found.stdout.strip() == str(ROOT), found.stderr

@@ -98,14 +98,6 @@ def test_a_save_that_breaks_off_leaves_the_snapshot_before_it(
     assert epochs_in(tmp_path / "snapshot") == 1
 
 
-def damaged(path):
-    """The bytes of a file, damaged in three ways."""
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 1
-    return b"a letter", whole[:-100], bytes(flipped)
-
-
 @pytest.fixture
 def refused(alone, capsys):
     """Load a snapshot on the only rank -> the line with which it is refused."""
@@ -180,7 +172,9 @@ def test_the_demonstration(reader):
 def test_a_run_does_not_begin_over_a_damaged_snapshot(alone, tmp_path, capsys):
     path = tmp_path / "s"
     resume.weights_of(path)
-    for content in damaged(path):
+    flipped = bytearray(path.read_bytes())
+    flipped[len(flipped) // 2] ^= 1
+    for content in (b"a letter", path.read_bytes()[:-100], bytes(flipped)):
         path.write_bytes(content)
         with pytest.raises(SystemExit) as stopped:
             resume.Training(path)
