@@ -110,7 +110,8 @@ def test_what_cannot_be_recorded_or_replayed_is_refused_in_a_line(reader):
         refused(reader.run(f'bash -c "{command}"'), told, code=1)  # torchrun's own code
     (reader.folder / "script.py").write_text("print()")
     refused(reader.run(f"{REPLAY} record new script.py"), "made no process group")
-    head = {"torch": "0.1", "rank": 0, "world_size": 1}
+    head = {"torch": "0.1", "rank": 0, "world_size": 1, "index": 0, "threads": 1}
+    head.update(argv=["script.py"], launch={})
     (reader.folder / "old/rank0").mkdir(parents=True)
     (reader.folder / "old/rank0/calls").write_text(json.dumps(head))
     refused(reader.run(f"{REPLAY} rank 0 old"), "recorded with torch 0.1, this is")

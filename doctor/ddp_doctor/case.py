@@ -96,33 +96,16 @@ class Case:
         self.loose = any(rank.all("loose") for rank in self.ranks)  # may differ on purpose
 
     @cached_property
-    def all_steps(self):
+    def steps(self):
         """{optimizer: [(n, {rank: step})]}: the steps that belong together."""
         table, result = defaultdict(dict), defaultdict(list)
         for rank in self.ranks:
             for step in rank.all("step"):
                 table[step["optimizer"], step["n"]][rank.number] = step
         for (key, n), ranks in table.items():
-            result[key].append((n, ranks))
-        return result
-
-    @cached_property
-    def steps(self):
-        """Of these the ones that several ranks made."""
-        enough = min(2, len(self.ranks))
-        table = {k: [s for s in own if len(s[1]) >= enough] for k, own in self.all_steps.items()}
-        return {key: own for key, own in table.items() if own}
-
-    def lonely(self):
-        """Of the optimizers of DDP's parameters: steps that only some ranks made, in words."""
-        ended = not (self.run.end or self.run.code or self.loose)
-        for key, steps in self.all_steps.items():
-            if ended and any(self.optimizers[key]["ddps"]):
-                world = max(name.count(",") + 1 for name in self.groups)
-                lone = [(n, ranks) for n, ranks in steps if len(ranks) < world]
-                if lone:
-                    who = short(sorted({rank for _, ranks in lone for rank in ranks}))
-                    yield f"steps {lone[0][0]} to {lone[-1][0]} of an optimizer: only rank {who}"
+            if len(ranks) >= min(2, len(self.ranks)):
+                result[key].append((n, ranks))
+        return dict(result)
 
     def joint(self):
         """The optimizers whose gradients DDP or the script averages, with their steps."""

@@ -88,12 +88,6 @@ def judge_weights(case):
             place = f"before step {n}" if n else "after the last step"
             seen = f"{place} {text} {len(numbers)} parameters, although the gradients agreed"
             yield severity, one_of(steps[-1][1])["at"], seen
-    # The same step of each rank, by optimizers that are not the same: one rank has made a new one.
-    for n, met in enumerate(zip(*(rank.all("step") for rank in case.ranks)), 1):
-        kinds = {s["optimizer"].rpartition(" ")[0] for s in met}
-        numbers = differing(dict(enumerate(met)), "weights") if any(case.lonely()) else []
-        if numbers and len(kinds) == 1 < len({s["optimizer"] for s in met}):
-            yield severity, met[0]["at"], f"before step {n} {text} {len(numbers)} parameters"
 
 
 @finds("steps-differ", "docs/corrections.md#gradients-and-weights")

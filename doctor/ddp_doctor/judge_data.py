@@ -261,6 +261,6 @@ def judge_buffers(case):
             yield "wrong" if parts else "check", group[0]["at"], seen
     for group in case.paired([r.all("other") for r in case.ranks]):
         if len({str(e["weights"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
-            text = "a model that is not trained computes in training, and its weights differ"
+            text = "a model that is not trained computes next to the other, and its weights differ"
             fine = "fine if each rank is meant to have its own"
             yield "check", group[0]["at"], f"{text} between ranks; {fine}"

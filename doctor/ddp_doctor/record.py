@@ -44,6 +44,7 @@ class Output(State):
         self.queue, self.written, self.on_device = [], Counter(), False
         self.said = set()  # what is written only once
         self.waits = None  # the call in which the process waits for other ranks
+        self.works = {}  # the name of the call that made an asynchronous work, by its id
         self.forked = self.ended = False
         self.steps = self.passed = 0  # optimizer steps and collectives from the start
 
@@ -199,7 +200,6 @@ def fingerprint(tensor, rows=1):
     import torch
 
     bits = tensor.detach().reshape(-1)
-    bits = torch.view_as_real(bits).reshape(-1) if bits.is_complex() else bits
     sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = bits.view(sizes[bits.element_size()]).view(rows, -1)
     if bits.shape[1] > 1_000_000:  # sums of columns first: one pass, no memory
@@ -226,15 +226,14 @@ def projections(parameters):
     """A number for each of the first gradients: that of a sum is the sum of their numbers."""
     import torch
 
-    rows = [p.grad for p in parameters[:20]]
-    rows = [r if r is not None and comparable(r) and r.is_floating_point() else None for r in rows]
-    devices = {row.device for row in rows if row is not None}
-    if len(devices) != 1:
-        return [0.0] * len(rows)
-    OUT.on_device |= devices != {torch.device("cpu")}
-    weights = torch.arange(1.0, 1001, dtype=torch.float64, device=devices.pop())
-    rows = [weights[:0] if row is None else row.detach().reshape(-1)[:1000] for row in rows]
-    return torch.stack([row.double() @ weights[: len(row)] for row in rows])
+    numbers = []
+    for gradient in [p.grad for p in parameters[:20]]:
+        row = gradient if comparable(gradient) else torch.zeros(1)
+        row = row.detach().reshape(-1)[:1000].double()
+        weights = torch.arange(1.0, len(row) + 1, dtype=row.dtype, device=row.device)
+        OUT.on_device |= row.device.type != "cpu"
+        numbers.append(row @ weights)
+    return numbers
 
 
 def comparable(tensor):

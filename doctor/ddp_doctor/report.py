@@ -137,7 +137,7 @@ def not_judged(case):
         "the batch on one rank: that run failed": case.alone and case.alone.run.code,
     }
     early = {e["at"] for e in events if e["grad"] and e["whole"] and not e["backwards"]}
-    texts = [text for text, true in reasons.items() if true] + list(case.lonely())
+    texts = [text for text, true in reasons.items() if true]
     texts += [f"samples of {at}, which were read before anything was computed" for at in early]
     texts += [f"{one.key}: left out by --ignore" for one in case.found if one.key in case.ignored]
     return texts + [f"what a watcher or judge would have seen: it failed, {t}" for t in case.failed]

@@ -13,7 +13,7 @@ import pkgutil
 import sys
 
 from . import record, watch_data, watch_files, watch_step
-from .record import OUT, State, before, flush, frames, is_rank, place, quietly, site, write
+from .record import OUT, before, flush, frames, is_rank, place, quietly, site, write
 
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
@@ -21,14 +21,6 @@ COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor g
  batch_isend_irecv""".split()
 ADDING = ("reduce", "gather", "all_to_all", "send", "recv")  # in names: results come together
 HOOKED = ("forward of DDP", "backward")  # in which the script's own code and hooks may run
-
-
-class Calls(State):
-    def reset(self):
-        self.works = {}  # the name of the call that made an asynchronous work, by its id
-
-
-CALLS = Calls()
 
 
 def install():
@@ -134,14 +126,11 @@ def note_init(args, kwargs):
 
     OUT.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
-    local, rank = os.environ.get("LOCAL_RANK"), dist.get_rank()
-    where = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
-    write("init", rank=rank, world=dist.get_world_size(), **where)
+    where = {"host": os.uname().nodename, "local": os.environ.get("LOCAL_RANK"), "at": site()}
+    write("init", rank=dist.get_rank(), world=dist.get_world_size(), url=url, **where)
     if watch_files.RESULTS.port:
         write("port", **watch_files.RESULTS.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
-    if local not in (None, str(rank)) and sys.getprofile() is None:
-        sys.setprofile(watch_step.look_for_devices)  # which of the two numbers picks the device?
 
 
 def note_destroy(group=None):
@@ -176,14 +165,14 @@ def around_collective(name, original, *args, **kwargs):
 
 def note_works(name, result):
     """What is Work.wait() of an asynchronous call to wait for?"""
-    if len(CALLS.works) > 1000:
-        CALLS.works.clear()
+    if len(OUT.works) > 1000:
+        OUT.works.clear()
     works = result if isinstance(result, list) else [result]
-    CALLS.works.update({id(work): name for work in works if work is not None})
+    OUT.works.update({id(work): name for work in works})
 
 
 def around_wait(original, work, *args, **kwargs):
-    with record.waiting(f"{CALLS.works.get(id(work), 'an asynchronous call')}.wait"):
+    with record.waiting(f"{OUT.works.get(id(work), 'an asynchronous call')}.wait"):
         return original(work, *args, **kwargs)
 
 

@@ -5,7 +5,7 @@ See watch.py for what all watchers promise.
 """
 
 import re
-import sys
+import traceback
 import weakref
 import zlib
 from itertools import islice
@@ -13,7 +13,7 @@ from itertools import islice
 from . import record
 from .record import OUT, State, after, before, fingerprints, noted, quietly, site, write
 from .watch_files import RESULTS
-from .watch_step import TRAIN, parameters_of
+from .watch_step import TRAIN, ddp_of, parameters_of
 
 INDICES = 200_000  # of an epoch, at most, are compared one by one
 SAMPLER = ("shuffle", "num_replicas", "rank", "epoch", "seed", "replacement")
@@ -26,8 +26,9 @@ class Reading(State):
     def reset(self):
         self.loaders, self.epochs = weakref.WeakKeyDictionary(), []  # those that are being read
         self.evaluations = []  # epochs without a backward pass, until training goes on
-        self.evaluating = None  # the model of which eval() was called, where, and its buffers
-        self.hook = None  # on all modules, at the beginning of an evaluation
+        self.evaluating = None  # the model that is evaluated, where, and its buffers
+        self.begun = False  # has an evaluation begun, whatever its model is?
+        self.hook, self.known = None, set()  # on all modules; the parameters of those noted
 
 
 READ = Reading()
@@ -48,9 +49,7 @@ def open_epoch(iterator, loader):
         "at": site(),
         "chain": chain,
         "data": digest(dataset),
-        "stored": any(map(rows_of, vars(dataset).values()))
-        if hasattr(dataset, "__dict__")
-        else True,
+        "stored": any(map(rows_of, getattr(dataset, "__dict__", {"list": dataset}).values())),
         "positions": len(loader.dataset) if counted else 0,
         "batches": len(loader) if counted else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
@@ -139,33 +138,12 @@ def around_next(original, self):
 def note_batch(epoch, lists):
     import torch
 
-    epoch["grad"] = torch.is_grad_enabled() and not READ.evaluating
+    epoch["grad"] = torch.is_grad_enabled() and not READ.begun
     epoch["delivered"] += 1
     if epoch["grad"] and len(lists) >= epoch["delivered"]:
         TRAIN.step["read"] += len(lists[epoch["delivered"] - 1])
-    first = epoch["delivered"] == 1 and not OUT.written["compiled"]
-    if first and not torch.is_grad_enabled() and READ.hook is None and TRAIN.backwards:
-        READ.hook = torch.nn.modules.module.register_module_forward_pre_hook(note_module)
-
-
-def note_module(module, inputs):
-    """Data were read to evaluate. The first module that is called is the whole model."""
-    import torch
-
-    READ.hook.remove()
-    READ.hook = None
-    if not torch.is_grad_enabled():  # else nothing was computed on the data, and training goes on
-        quietly(note_evaluated, module)
-
-
-def note_evaluated(module):
-    """Another model than the one of which eval() was called may be the one that computes."""
-    known = READ.evaluating and READ.evaluating["model"]()
-    held = {id(p) for p in known.parameters()} if known is not None else set()
-    own = {id(p) for p in module.parameters()}
-    if own and not own & held:
-        READ.evaluating = None
-        note_eval(module)
+    if epoch["delivered"] == 1 and not torch.is_grad_enabled():
+        note_eval()
 
 
 def close_epochs(loader=None):
@@ -193,56 +171,71 @@ def close_epoch(epoch):
     else:  # an evaluation, maybe: it is written when it is known what became of its results
         READ.evaluations = [*READ.evaluations[-20:], epoch]
         if READ.evaluating and not epoch["grad"]:  # the model may be trained on before a sum
-            look_at_buffers(READ.evaluating)
+            READ.evaluating |= look_at_buffers(READ.evaluating)
 
 
 # ---------------------------------------------------------------- evaluations
 
 
-def note_eval(module):
-    """An evaluation of the trained model begins, or of one next to it: an average, maybe."""
-    models = [ddp.module for ddp in TRAIN.ddps]
+def note_eval(*args):
+    """eval() was called, or data are read without gradients: an evaluation begins, maybe."""
+    if TRAIN.backwards:
+        READ.begun = True
+        look_at_models()
+
+
+def look_at_models():
+    """Until the next backward pass: which models compute, but not to be trained?"""
+    import torch
+
+    def before_module(module, inputs):
+        if not (torch.is_grad_enabled() and module.training):
+            quietly(note_model, module)
+
+    if READ.hook is None and not OUT.written["compiled"]:
+        READ.hook = torch.nn.modules.module.register_module_forward_pre_hook(before_module)
+
+
+def note_model(module):
+    """The trained model or an average of it, to be evaluated; or a teacher, a target network."""
+    parameters = list(module.parameters())
+    ids = set(map(id, parameters))
+    if not ids or ids & READ.known:  # a part of one that was noted
+        return
+    READ.known |= ids
     trained = {id(p) for optimizer in TRAIN.optimizers for p in parameters_of(optimizer)}
-    module = module.module if module in TRAIN.ddps else module
-    own = any(module is m for m in models)
-    own |= not models and any(id(p) in trained for p in module.parameters())
-    other = READ.evaluating is None and any(True for _ in module.parameters())
-    if (own or other) and TRAIN.backwards:
+    own = bool(ids & trained) or any(ddp_of(p) for p in parameters)
+    if READ.begun and READ.evaluating is None:
         code = next(record.frames()).f_code
         READ.evaluating = {"model": weakref.ref(module), "own": own, "at": site(), "code": code}
+    elif not own:
+        write("other", at=site(), weights=fingerprints(parameters))
 
 
 def look_at_buffers(evaluation):
     model = evaluation["model"]()
-    if model is not None:
-        buffers = dict(model.named_buffers()) if evaluation["own"] else model.state_dict()
-        evaluation |= {"names": list(buffers), "buffers": fingerprints(buffers.values())}
+    if model is None:
+        return {}
+    buffers = dict(model.named_buffers()) if evaluation["own"] else model.state_dict()
+    return {"names": list(buffers), "buffers": fingerprints(buffers.values())}
 
 
 def note_added(name, frame, tensor):
     """Results come together: of which epochs, and of a model with which buffers?"""
     RESULTS.count["gathered" if "gather" in name else "added"] += 1
-    RESULTS.count["trimmed"] += "gather" in name and called_in("gather_for_metrics")
+    callers = {frame.f_code.co_name for frame, _ in traceback.walk_stack(None)}
+    RESULTS.count["trimmed"] += "gather_for_metrics" in callers  # Accelerate's: none is double
     if READ.evaluations and tensor is not None and tensor.numel() == 1:
         READ.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
         OUT.on_device |= tensor.device.type != "cpu"
     known = READ.evaluating
     if known and (READ.evaluations or any(f.f_code is known["code"] for f in record.frames())):
-        if "buffers" not in known:
-            look_at_buffers(known)
-        what = {name: known.get(name) for name in ("own", "at", "names", "buffers")}
+        seen = known if "buffers" in known else look_at_buffers(known)
+        what = {name: {**seen, **known}.get(name) for name in ("own", "at", "names", "buffers")}
         orders = [e["order"] for e in READ.evaluations]
-        if "buffers" in known:
+        if seen:
             write("evaluation", orders=orders, reading=len(READ.epochs), **what)
-        READ.evaluating = None
-
-
-def called_in(name):
-    """Accelerate's gather_for_metrics() leaves out the samples that its sampler repeats."""
-    frame = sys._getframe(1)
-    while frame and frame.f_code.co_name != name:
-        frame = frame.f_back
-    return frame is not None
+        READ.evaluating, READ.begun = None, False
 
 
 def count_prints():
@@ -255,14 +248,25 @@ def count_prints():
 def note_forward(ddp, *args, **kwargs):
     import torch
 
-    if torch.is_grad_enabled() and ddp.module.training and (READ.evaluations or READ.evaluating):
+    if torch.is_grad_enabled() and ddp.module.training and (READ.evaluations or READ.begun):
         end_evaluations()
 
 
-def end_evaluations(*args, **kwargs):
+def note_pass(*args, **kwargs):
+    """Training goes on. After the third pass: which models compute next to the trained one?"""
+    end_evaluations()
+    if READ.hook is not None:
+        READ.hook.remove()
+    READ.hook, READ.known = None, set()
+    if TRAIN.backwards == 2:
+        look_at_models()
+
+
+def end_evaluations():
     """Training goes on, or the script ends: what became of the results is known by now."""
     count_prints()
-    epochs, READ.evaluations, READ.evaluating = READ.evaluations, [], None
+    epochs, READ.evaluations = READ.evaluations, []
+    READ.evaluating, READ.begun = None, False
     for epoch in epochs:
         epoch["results"] = RESULTS.count - epoch["results"]
         write("epoch", **epoch)
@@ -275,7 +279,7 @@ def finish():
 
 WATCHED = {
     "torch.nn.parallel:DistributedDataParallel forward": before(note_forward),
-    "torch.autograd backward": before(end_evaluations),
+    "torch.autograd backward": before(note_pass),
     "torch.utils.data:DataLoader __iter__": after(open_epoch),
     "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": after(note_index),
     "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
