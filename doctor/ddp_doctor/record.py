@@ -45,6 +45,8 @@ class Output(State):
         self.said = set()  # what is written only once
         self.waits = None  # the call in which the process waits for other ranks
         self.works = {}  # the name of the call that made an asynchronous work, by its id
+        self.port = None  # that a forked process has chosen
+        self.phase = 0  # from one training pass to the next: what is evaluated belongs together
         self.forked = self.ended = False
         self.steps = self.passed = 0  # optimizer steps and collectives from the start
 
@@ -74,7 +76,8 @@ def write(kind, **what):
     """Note an event. Numbers that are still on a GPU stay there until flush()."""
     OUT.written[kind] += 1
     if OUT.written[kind] <= MOST:
-        OUT.queue.append({"kind": kind, "time": time.monotonic(), "passed": OUT.passed, **what})
+        when = {"time": time.monotonic(), "passed": OUT.passed, "phase": OUT.phase}
+        OUT.queue.append({"kind": kind, **when, **what})
     if not OUT.on_device:
         flush()
 

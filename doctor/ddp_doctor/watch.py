@@ -126,10 +126,10 @@ def note_init(args, kwargs):
 
     OUT.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
-    where = {"host": os.uname().nodename, "local": os.environ.get("LOCAL_RANK"), "at": site()}
-    write("init", rank=dist.get_rank(), world=dist.get_world_size(), url=url, **where)
-    if watch_files.RESULTS.port:
-        write("port", **watch_files.RESULTS.port)
+    where = {"host": os.uname().nodename, "at": site(), "url": url}
+    write("init", rank=dist.get_rank(), world=dist.get_world_size(), **where)
+    if OUT.port:
+        write("port", **OUT.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
 
 
@@ -212,4 +212,4 @@ def note_collective(name, values):
     if not called_by_torch():
         watch_step.note_in_step(name, call["at"], call["numel"])
     if any(word in name for word in ADDING):
-        watch_data.note_added(name, frame, tensor)
+        watch_data.note_added(name, tensor)

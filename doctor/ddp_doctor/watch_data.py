@@ -5,6 +5,7 @@ See watch.py for what all watchers promise.
 """
 
 import re
+import time
 import traceback
 import weakref
 import zlib
@@ -12,7 +13,6 @@ from itertools import islice
 
 from . import record
 from .record import OUT, State, after, before, fingerprints, noted, quietly, site, write
-from .watch_files import RESULTS
 from .watch_step import TRAIN, ddp_of, parameters_of
 
 INDICES = 200_000  # of an epoch, at most, are compared one by one
@@ -25,9 +25,9 @@ class Reading(State):
 
     def reset(self):
         self.loaders, self.epochs = weakref.WeakKeyDictionary(), []  # those that are being read
-        self.evaluations = []  # epochs without a backward pass, until training goes on
+        self.orders = []  # of epochs without a backward pass, each with its phase
         self.evaluating = None  # the model that is evaluated, where, and its buffers
-        self.begun = False  # has an evaluation begun, whatever its model is?
+        self.begun = None  # the phase in which an evaluation has begun, whatever its model is
         self.hook, self.known = None, set()  # on all modules; the parameters of those noted
 
 
@@ -49,7 +49,6 @@ def open_epoch(iterator, loader):
         "at": site(),
         "chain": chain,
         "data": digest(dataset),
-        "stored": any(map(rows_of, getattr(dataset, "__dict__", {"list": dataset}).values())),
         "positions": len(loader.dataset) if counted else 0,
         "batches": len(loader) if counted else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
@@ -62,12 +61,10 @@ def open_epoch(iterator, loader):
         "delivered": 0,
         "grad": None,
         "start": (TRAIN.backwards, TRAIN.synced),
-        "results": RESULTS.count.copy(),
-        "reduced": [],  # single numbers that ranks brought together after it
+        "opened": time.monotonic(),
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
     TRAIN.step["began"] += 1  # a loader draws a seed when it begins
-    count_prints()
     READ.epochs.append(iterator.doctor_epoch)
 
 
@@ -138,7 +135,7 @@ def around_next(original, self):
 def note_batch(epoch, lists):
     import torch
 
-    epoch["grad"] = torch.is_grad_enabled() and not READ.begun
+    epoch["grad"] = torch.is_grad_enabled() and READ.begun != OUT.phase
     epoch["delivered"] += 1
     if epoch["grad"] and len(lists) >= epoch["delivered"]:
         TRAIN.step["read"] += len(lists[epoch["delivered"] - 1])
@@ -166,11 +163,10 @@ def close_epoch(epoch):
     epoch["whole"] = epoch["delivered"] == epoch["batches"] if known else epoch.pop("ended", False)
     epoch["backwards"] = TRAIN.backwards - start[0]
     epoch["synced"] = TRAIN.synced - start[1]
-    if epoch["backwards"]:
-        write("epoch", **epoch)
-    else:  # an evaluation, maybe: it is written when it is known what became of its results
-        READ.evaluations = [*READ.evaluations[-20:], epoch]
-        if READ.evaluating and not epoch["grad"]:  # the model may be trained on before a sum
+    write("epoch", **epoch)
+    if not epoch["backwards"]:
+        READ.orders = [*READ.orders[-20:], (OUT.phase, epoch["order"])]
+        if READ.evaluating and READ.begun == OUT.phase:  # it may be trained on before a sum
             READ.evaluating |= look_at_buffers(READ.evaluating)
 
 
@@ -179,8 +175,8 @@ def close_epoch(epoch):
 
 def note_eval(*args):
     """eval() was called, or data are read without gradients: an evaluation begins, maybe."""
-    if TRAIN.backwards:
-        READ.begun = True
+    if TRAIN.backwards and READ.begun != OUT.phase:
+        READ.begun, READ.evaluating = OUT.phase, None
         look_at_models()
 
 
@@ -205,7 +201,7 @@ def note_model(module):
     READ.known |= ids
     trained = {id(p) for optimizer in TRAIN.optimizers for p in parameters_of(optimizer)}
     own = bool(ids & trained) or any(ddp_of(p) for p in parameters)
-    if READ.begun and READ.evaluating is None:
+    if READ.begun == OUT.phase and READ.evaluating is None:
         code = next(record.frames()).f_code
         READ.evaluating = {"model": weakref.ref(module), "own": own, "at": site(), "code": code}
     elif not own:
@@ -220,41 +216,29 @@ def look_at_buffers(evaluation):
     return {"names": list(buffers), "buffers": fingerprints(buffers.values())}
 
 
-def note_added(name, frame, tensor):
+def note_added(name, tensor):
     """Results come together: of which epochs, and of a model with which buffers?"""
-    RESULTS.count["gathered" if "gather" in name else "added"] += 1
-    callers = {frame.f_code.co_name for frame, _ in traceback.walk_stack(None)}
-    RESULTS.count["trimmed"] += "gather_for_metrics" in callers  # Accelerate's: none is double
-    if READ.evaluations and tensor is not None and tensor.numel() == 1:
-        READ.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
+    orders = [order for phase, order in READ.orders if phase == OUT.phase]
+    if not orders and READ.begun != OUT.phase:  # a part of training
+        return
+    callers = {frame.f_code for frame, _ in traceback.walk_stack(None)}
+    record.write_once("gathered" if "gather" in name else "added", OUT.phase)
+    if "gather_for_metrics" in {code.co_name for code in callers}:  # Accelerate's: none is double
+        record.write_once("trimmed", OUT.phase)
+    if tensor is not None and tensor.numel() == 1:
         OUT.on_device |= tensor.device.type != "cpu"
-    known = READ.evaluating
-    if known and (READ.evaluations or any(f.f_code is known["code"] for f in record.frames())):
+        write("reduced", value=tensor.detach().double().sum())
+    known = READ.evaluating if READ.begun == OUT.phase else None
+    if known and (orders or known["code"] in callers):
         seen = known if "buffers" in known else look_at_buffers(known)
         what = {name: {**seen, **known}.get(name) for name in ("own", "at", "names", "buffers")}
-        orders = [e["order"] for e in READ.evaluations]
         if seen:
             write("evaluation", orders=orders, reading=len(READ.epochs), **what)
-        READ.evaluating, READ.begun = None, False
-
-
-def count_prints():
-    """What is printed from now on is about a later evaluation."""
-    for epoch in READ.evaluations:
-        epoch.setdefault("printed", RESULTS.printed)
-    RESULTS.printed = []
-
-
-def note_forward(ddp, *args, **kwargs):
-    import torch
-
-    if torch.is_grad_enabled() and ddp.module.training and (READ.evaluations or READ.begun):
-        end_evaluations()
+        READ.evaluating = READ.begun = None
 
 
 def note_pass(*args, **kwargs):
     """Training goes on. After the third pass: which models compute next to the trained one?"""
-    end_evaluations()
     if READ.hook is not None:
         READ.hook.remove()
     READ.hook, READ.known = None, set()
@@ -262,23 +246,11 @@ def note_pass(*args, **kwargs):
         look_at_models()
 
 
-def end_evaluations():
-    """Training goes on, or the script ends: what became of the results is known by now."""
-    count_prints()
-    epochs, READ.evaluations = READ.evaluations, []
-    READ.evaluating, READ.begun = None, False
-    for epoch in epochs:
-        epoch["results"] = RESULTS.count - epoch["results"]
-        write("epoch", **epoch)
-
-
 def finish():
     close_epochs()
-    end_evaluations()
 
 
 WATCHED = {
-    "torch.nn.parallel:DistributedDataParallel forward": before(note_forward),
     "torch.autograd backward": before(note_pass),
     "torch.utils.data:DataLoader __iter__": after(open_epoch),
     "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": after(note_index),

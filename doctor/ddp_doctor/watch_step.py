@@ -82,6 +82,7 @@ def note_forward(ddp, args, kwargs):
     TRAIN.pending = getattr(ddp, "require_backward_grad_sync", True)
     step = TRAIN.step
     if ddp.module.training:
+        OUT.phase += 1
         values = torch.utils._pytree.tree_leaves([args, kwargs])
         tensor = next((value for value in values if isinstance(value, torch.Tensor)), None)
         step["forwards"] += 1
@@ -125,6 +126,7 @@ def note_backward(tensors, *args, **kwargs):
         TRAIN.step["passes"].append({**one, "at": site(), "scaled": scaled})
     TRAIN.scaled = None
     TRAIN.backwards, TRAIN.synced = TRAIN.backwards + 1, TRAIN.synced + sync
+    OUT.phase += 1
 
 
 def factor_of(node):
@@ -183,7 +185,8 @@ def note_step(optimizer, closure=False):
         own["local"] = None
     if n <= 12 or n % 10 == 0 or OUT.steps % 10 == 0:
         what["gradients"] = fingerprints([p.grad for p in parameters])
-        what["weights"] = fingerprints(parameters)
+        own["trained"] |= {id(p) for p in parameters if p.grad is not None}
+        what["weights"] = weights_of(optimizer)
     if OUT.steps <= 20:
         what["draws"] = record.draws()
     TRAIN.step = new_step()
@@ -191,6 +194,12 @@ def note_step(optimizer, closure=False):
     if OUT.steps % record.EVERY == 0:
         record.flush()
     record.show_now(since=at)
+
+
+def weights_of(optimizer):
+    """Of what never had a gradient each rank may have its own: it is in no model, maybe."""
+    trained = TRAIN.optimizers[optimizer]["trained"]
+    return fingerprints([p if id(p) in trained else None for p in parameters_of(optimizer)])
 
 
 def introduce(optimizer, parameters):
@@ -201,7 +210,7 @@ def introduce(optimizer, parameters):
     shapes = [list(p.shape) for p in parameters]
     served = {d for d in ddps if d}
     key = str([sorted(served), shapes])
-    own = {"key": key, "ddps": served, "local": None, "applied": None}
+    own = {"key": key, "ddps": served, "local": None, "applied": None, "trained": set()}
     TRAIN.optimizers[optimizer] = own
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     placed = {str(getattr(p, "placements", "")) for p in parameters}
@@ -234,16 +243,6 @@ def note_unscale(*args, **kwargs):
     TRAIN.unscaled = True
 
 
-def note_device(*values, **kwargs):
-    """Which GPU does the script choose: 1, "cuda:1" or torch.device("cuda", 1)?"""
-    import torch
-
-    for value in [*values, *kwargs.values()]:
-        number = str(value).removeprefix("cuda:") if type(value) in (int, str, torch.device) else ""
-        if number.isdigit():
-            record.write_once("device", number, index=int(number), at=site())
-
-
 def note_schedule(_, schedule, *args, **kwargs):
     """Of how many steps is the schedule made, and how many has it gone?"""
     if id(schedule) not in TRAIN.schedules:
@@ -261,8 +260,8 @@ def finish():
     """The weights after the last step, and how far the schedules have gone."""
     kept = TRAIN.loaded < OUT.steps  # else a rank may have loaded others, to evaluate or save them
     for optimizer, own in list(TRAIN.optimizers.items()) if kept else ():
-        weights = fingerprints(parameters_of(optimizer))
-        write("last", optimizer=own["key"], n=TRAIN.made[own["key"]], weights=weights)
+        count, weights = TRAIN.made[own["key"]], weights_of(optimizer)
+        write("last", optimizer=own["key"], n=count, weights=weights)
     for schedule in TRAIN.schedules.values():
         write("schedule", **schedule)
     TRAIN.schedules = {}
@@ -278,8 +277,6 @@ WATCHED = {
     "torch.nn.utils clip_grad_value_": before(note_clip),
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
-    "torch.nn:Module to": before(note_device),
-    "torch.cuda set_device": before(note_device),
     "torch.nn:Module load_state_dict": before(note_loaded),
     "torch.optim:Optimizer load_state_dict": noted("restore"),
     "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
