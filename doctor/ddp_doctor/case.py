@@ -100,7 +100,11 @@ class Case:
         """{optimizer: [(n, {rank: step})]}: the steps that belong together."""
         table, result = defaultdict(dict), defaultdict(list)
         for rank in self.ranks:
+            calls = defaultdict(list)  # by the script, since the step before
+            for call in [e for e in rank.all("collective") if e["passes"] is not None]:
+                calls[call["step"] + 1].append(call)
             for step in rank.all("step"):
+                step["comms"] = calls[step["total"]]
                 table[step["optimizer"], step["n"]][rank.number] = step
         for (key, n), ranks in table.items():
             if len(ranks) >= min(2, len(self.ranks)):

@@ -160,7 +160,7 @@ def judge_joined(case):
         alike = len({str([(s["optimizer"], s["rates"]) for s in own]) for own in trained}) == 1
         sure = alike and None not in numbers and len(numbers) == len(trained)  # torchrun's RANK
         epochs = [p.epochs(True) for p in case.processes if p.epochs(True)]
-        sets = {str([(e["chain"], sorted(e["indices"])) for e in own]) for own in epochs}
+        sets = {str([(e["data"], sorted(e["indices"])) for e in own]) for own in epochs}
         sure &= len(sets) == 1 and not case.own_models()  # not a fold for each
         text = f"{len(trained)} processes trained a model, and none has others in its group"
         fine = "" if sure else "; right only if each is to train a model of its own"

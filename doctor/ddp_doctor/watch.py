@@ -208,8 +208,7 @@ def note_collective(name, values):
     call["tensor"] = [k for k, v in own.items() if v is tensor and tensor is not None]
     words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
     call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
+    call["passes"] = None if called_by_torch() else len(watch_step.TRAIN.step["passes"])
     write("collective", step=OUT.steps, **call)
-    if not called_by_torch():
-        watch_step.note_in_step(name, call["at"], call["numel"])
     if any(word in name for word in ADDING):
         watch_data.note_added(name, tensor)

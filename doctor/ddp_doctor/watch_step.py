@@ -14,7 +14,7 @@ from .record import OUT, State, after, before, fingerprints, noted, quietly, sit
 
 def new_step():
     """What happened since the last step; samples by the DDP object, and read from loaders."""
-    return {"passes": [], "comms": [], "forwards": 0, "samples": Counter(), "read": 0, "began": 0}
+    return {"passes": [], "forwards": 0, "samples": Counter(), "read": 0, "began": 0}
 
 
 class Training(State):
@@ -34,13 +34,6 @@ class Training(State):
 
 
 TRAIN = Training()
-
-
-def note_in_step(op, at, numel=0):
-    """A collective or clipping, and after how many passes of the step it comes."""
-    if len(TRAIN.step["comms"]) < 40:
-        call = {"op": op, "at": at, "numel": numel, "passes": len(TRAIN.step["passes"])}
-        TRAIN.step["comms"].append(call)
 
 
 def parameters_of(optimizer):
@@ -173,10 +166,11 @@ def note_step(optimizer, closure=False):
     TRAIN.made[own["key"]] += 1
     OUT.steps, TRAIN.applied = OUT.steps + 1, TRAIN.applied + bool(own["ddps"])
     rates, n = [g["lr"] for g in optimizer.param_groups], TRAIN.made[own["key"]]
-    what = {"optimizer": own["key"], "n": n, "at": at, "fresh": not optimizer.state, **TRAIN.step}
+    what = {"optimizer": own["key"], "n": n, "at": at, "total": OUT.steps, **TRAIN.step}
     served = sum(TRAIN.step["samples"][name] for name in own["ddps"])
     # No DDP was seen, or its model computed on a batch twice: what the loaders gave.
     what["samples"] = min((n for n in (served, TRAIN.step["read"]) if n), default=0)
+    what["fresh"] = not optimizer.state
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
     if own["local"] is not None:
