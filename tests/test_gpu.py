@@ -58,7 +58,10 @@ def test_a_stage_on_one_gpu(reader, stage, amp):
 @pytest.mark.parametrize(
     ("stage", "flags"),
     [(stage, "") for stage in STAGES[1:4]]
-    + [("03_ddp_spawn", "--sync-batchnorm"), ("04_ddp_torchrun", "--amp fp16")],
+    + [
+        pytest.param("03_ddp_spawn", "--sync-batchnorm", marks=REAL),
+        ("04_ddp_torchrun", "--amp fp16"),
+    ],
 )
 def test_a_stage_on_all_gpus(reader, stage, flags):
     result = reader.stage(stage, f"{batch(TRAIN)} {flags}", ranks=GPUS)
