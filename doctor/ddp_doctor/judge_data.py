@@ -136,13 +136,13 @@ def judge_missing(case):
 @finds("same-worker-seeds", "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker")
 def judge_workers(case):
     """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
-    for epochs in together(case, True, False):
-        first, alike = epochs[0], len({e["alike"] for e in epochs}) == 1
-        same = first["seed"] and first["random"] and len({e["seed"] for e in epochs}) == 1
-        if same or (first["alike"] and alike):
-            how = "have the same seeds" if same else "are seeded with their number"
-            text = f"workers of different ranks {how}, and the data set uses"
-            yield "check", first["at"], f"{text} {short(first['random'])}; fine if nothing is drawn"
+    others = [worker for rank in case.ranks[1:] for worker in rank.all("worker")]
+    for worker in case.ranks[0].all("worker"):
+        same = [other for other in others if worker["drew"].items() & other["drew"].items()]
+        if same:
+            text = f"worker {worker['number']} of rank 0's loader and one of another rank have the"
+            fine = f"same seeds, and draw numbers ({short(worker['drew'])}); fine if that is meant"
+            yield "check", worker["at"], f"{text} {fine}"
 
 
 def until_training(case, epochs, *kinds):

@@ -40,6 +40,8 @@ def install():
     for module in (watch_step, watch_data, watch_files):
         for target, around in module.WATCHED.items():
             quietly(watch, target, around)
+    worker = "torch.utils.data._utils.worker _worker_loop"
+    quietly(watch, worker, watch_data.around_worker, every=True)
     quietly(watch, "torch.multiprocessing.spawn _wrap", around_spawned, every=True)
     quietly(watch, "multiprocessing.process:BaseProcess run", around_run, every=True)
     quietly(watch_step.hook_optimizers)

@@ -1,6 +1,6 @@
 """Data, in each rank: loaders, and evaluations with what became of their results.
 
-The indices that a loader asks for are those that its workers get: nothing is watched in a worker.
+The indices that a loader asks for are those that its workers get.
 See watch.py for what all watchers promise.
 """
 
@@ -9,7 +9,6 @@ import time
 import traceback
 import weakref
 import zlib
-from itertools import islice
 
 from . import record
 from .record import OUT, State, after, before, fingerprints, noted, quietly, site, write
@@ -17,7 +16,6 @@ from .watch_step import TRAIN, ddp_of, parameters_of
 
 INDICES = 200_000  # of an epoch, at most, are compared one by one
 SAMPLER = ("shuffle", "num_replicas", "rank", "epoch", "seed", "replacement")
-DRAWING = ("rand", "Random", "normal", "uniform")  # how names begin that draw numbers
 
 
 class Reading(State):
@@ -43,7 +41,7 @@ def open_epoch(iterator, loader):
     while isinstance(dataset, Subset):  # also of random_split
         chain, dataset = [*chain, dataset.indices], dataset.dataset
     sampler = loader.sampler if sampler is None else sampler
-    counted, workers = hasattr(loader.dataset, "__len__"), loader.num_workers > 0
+    counted = hasattr(loader.dataset, "__len__")
     iterator.doctor_epoch = {
         "loader": number,
         "at": site(),
@@ -52,9 +50,6 @@ def open_epoch(iterator, loader):
         "positions": len(loader.dataset) if counted else 0,
         "batches": len(loader) if counted else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
-        "seed": getattr(iterator, "_base_seed", None) if workers else None,
-        "random": random_names(dataset, loader.collate_fn) if workers else [],
-        "alike": seeded_alike(loader.worker_init_fn),
         "stock": type(loader.batch_sampler) is BatchSampler,
         "iterable": isinstance(dataset, IterableDataset),
         "lists": iterator.__dict__.setdefault("doctor_lists", []),
@@ -83,33 +78,22 @@ def digest(dataset):
     return zlib.crc32(re.sub("0x[0-9a-f]+", "", " ".join(parts)).encode())
 
 
-def random_names(dataset, collate):
-    """Names by which the data set's own code seems to draw random numbers: a hint, no proof."""
-    names, things = [], [dataset, collate]
-    for _ in range(3):  # a transform may lie in an object of the script
-        for thing in things:
-            codes = [getattr(type(thing), name, None) for name in ("__getitem__", "__call__")]
-            codes = [getattr(code, "__code__", None) for code in (thing, *codes)]
-            names += [type(thing).__name__, *(n for c in codes if c for n in c.co_names)]
-        parts = [v for thing in things for v in parts_of(thing)]
-        things = [v for v in parts if type(v).__module__ not in ("builtins", "torch", "numpy")]
-        things += [v for v in parts if hasattr(v, "__code__")]
-    return sorted({name for name in names if name.startswith(DRAWING)})
+def around_worker(original, *args):
+    """In a worker of a loader: how are its generators seeded, and does it draw from them?"""
+    place = quietly(original.__code__.co_varnames.index, "init_fn")
+    if place is None:
+        return original(*args)
+    init, number, states = args[place], args[place + 1], [{}]
 
+    def seeded(number):
+        if init is not None:
+            init(number)
+        states.append(quietly(record.draws) or {})
 
-def parts_of(thing):
-    own = list(getattr(thing, "__dict__", {}).values())
-    lists = [value for value in own if isinstance(value, (list, tuple))]  # of transforms
-    return own + [value for values in lists for value in islice(values, 20)]
-
-
-def seeded_alike(worker_init):
-    """What worker_init_fn binds, if it seeds by its number and nothing that differs by rank."""
-    bound = f"{getattr(worker_init, 'args', ())} {getattr(worker_init, 'keywords', {})}"  # partial
-    code = getattr(getattr(worker_init, "func", worker_init), "__code__", None)
-    names = [*code.co_names, *code.co_freevars, *code.co_varnames] if code else []
-    own = any(word in name.lower() for name in names for word in ("rank", "initial_seed", "env"))
-    return bound if any("seed" in name for name in names) and not own else None
+    original(*args[:place], seeded, *args[place + 1 :])
+    after = quietly(record.draws) or {}
+    drew = {name: state for name, state in states[-1].items() if state != after.get(name)}
+    quietly(record.write_from_worker, "worker", at=site(), number=number, drew=drew)
 
 
 def note_index(index, iterator):
