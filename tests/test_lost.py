@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from conftest import NEEDS_HOSTS, NET, ROOT, left, one_line
+from conftest import NEEDS_HOSTS, NET, ROOT, free_port, left, one_line
 
 failures = importlib.import_module("05_multinode.rehearsal.failures")
 
@@ -54,3 +54,22 @@ def test_the_page_has_the_table_of_the_record():
 )
 def test_bad_input(reader, flags, message):
     one_line(reader.run(f"{COMMAND} {flags}"), "failures", message)
+
+
+# ---------------------------------------------------------------- several_devices.py
+
+
+@pytest.mark.slow
+def test_a_model_over_several_devices(reader):
+    meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
+    line = f"torchrun --nnodes 2 --nproc-per-node 1 {meet} 05_multinode/several_devices.py"
+    env = {"CUDA_VISIBLE_DEVICES": ""}
+    result = reader.finish_all([reader.start(line, **env) for _ in range(2)])
+    first, *claims = result.out.splitlines()
+    assert result.code == 0 and first == "2 processes, block1 on cpu, the rest on cpu, gloo", result
+    assert len(claims) == 2 and all(claim.startswith("ok ") for claim in claims)
+
+
+def test_bad_input_for_several_devices(reader):
+    result = reader.run("python 05_multinode/several_devices.py", RANK="0", LOCAL_WORLD_SIZE="2")
+    one_line(result, "several_devices", "--nproc-per-node 1")

@@ -17,9 +17,6 @@ def read(name):
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-# ---------------------------------------------------------------- what a recording must be
-
-
 def check(recording):
     """Its form is that of the schema; the rest is what no schema can say."""
     jsonschema.validate(recording, SCHEMA)
@@ -52,9 +49,6 @@ def test_a_step_shows_what_the_pages_say_of_it(cap, overlaps):
         assert (own["buckets"][0]["joined"] < last_gradient) == overlaps
         assert own["buckets"][-1]["left"] >= last_gradient
         assert sum(bucket["bytes"] for bucket in own["buckets"]) == 116_136
-
-
-# ---------------------------------------------------------------- real ranks
 
 
 @pytest.mark.slow

@@ -1,0 +1,115 @@
+r"""DistributedDataParallel around a model that is too large for one device.
+
+Everywhere else a process owns one device, and has the whole model on it. Here a process owns all
+devices of its machine: the first block lies on the first, the rest on the last, and activations
+travel between them. DDP goes around it without device_ids, and averages over the machines. A GPU
+idles while another one computes: do this for the memory, not for speed.
+
+The same line on each of two nodes; to rehearse on one machine, run it in two terminals:
+
+    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
+        --rdzv-endpoint 127.0.0.1:29500 05_multinode/several_devices.py
+
+Without a GPU both "devices" are the CPU, with one both are that one.
+"""
+
+import argparse
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+BATCH = 24  # images over all processes
+EXACT = torch.float64  # in it a sum in another order differs by 1e-16, and an error by far more
+
+
+class SpreadConvNet(nn.Module):
+    """A ConvNet over two devices: [B, 1, 28, 28] on any device -> [B, 10] on the last.
+
+    It has no BatchNorm: with that, half a batch has other statistics than a whole one.
+    """
+
+    def __init__(self, first: torch.device, last: torch.device):
+        super().__init__()
+        self.first, self.last = first, last
+        block1 = [nn.Conv2d(1, 16, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+        block2 = [nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+        self.block1 = nn.Sequential(*block1).to(first, EXACT)
+        self.rest = nn.Sequential(*block2, nn.Flatten(), nn.Linear(7 * 7 * 32, 10)).to(last, EXACT)
+
+    def forward(self, x):
+        x = self.block1(x.to(self.first))
+        return self.rest(x.to(self.last))  # autograd brings the gradient back the same way
+
+
+def main() -> None:
+    import train
+
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    if "RANK" not in os.environ:
+        stop("start it with torchrun, as --help shows")
+    if os.environ["LOCAL_WORLD_SIZE"] != "1":
+        stop("one process has all devices of its machine: --nproc-per-node 1")
+    gpus = torch.cuda.device_count()
+    first, last = ("cuda:0", f"cuda:{gpus - 1}") if gpus else ("cpu", "cpu")
+    # gloo: it also connects two processes that share a GPU. NCCL does not, but it is faster.
+    with train.process_group(torch.device("cpu"), 60):
+        compare(torch.device(first), torch.device(last))
+
+
+def compare(first: torch.device, last: torch.device) -> None:
+    """Every process with its shard of a batch, and one process with all of it."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        devices = f"block1 on {first}, the rest on {last}"
+        print(f"{world_size} processes, {devices}, {dist.get_backend()}", flush=True)
+    torch.manual_seed(0)
+    alone = SpreadConvNet(first, last)
+    torch.manual_seed(rank)  # other weights on every rank: DDP sends those of rank 0 to all
+    model = SpreadConvNet(first, last)
+    refuse_device_ids(model)
+    ddp_model = DistributedDataParallel(model)  # no device_ids: the model knows its devices
+    torch.manual_seed(2)
+    x, y = torch.rand(BATCH, 1, 28, 28, dtype=EXACT), torch.randint(10, (BATCH,))
+    F.cross_entropy(alone(x), y.to(last)).backward()
+    F.cross_entropy(ddp_model(x[rank::world_size]), y[rank::world_size].to(last)).backward()
+    ours, theirs = gradients(model), gradients(alone)
+    off, largest = ((ours - theirs).abs().max(), theirs.abs().max())
+    claim(off < 1e-12 < largest, f"gradients of {len(ours):,} numbers: within {off:.0e} of alone")
+
+
+def gradients(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.grad.cpu().flatten() for parameter in model.parameters()])
+
+
+def refuse_device_ids(model: nn.Module) -> None:
+    """device_ids are for a model on one GPU, and then for that GPU. DDP's error otherwise:"""
+    one_gpu = {parameter.device for parameter in model.parameters()} == {torch.device("cuda", 0)}
+    ids = [0, 1] if one_gpu else [0]
+    try:
+        DistributedDataParallel(model, device_ids=ids)
+        claim(False, f"device_ids={ids} is refused")
+    except ValueError as error:
+        claim(True, f"device_ids={ids} is refused: {str(error).partition(', but got')[0]}")
+
+
+def claim(held: bool, text: str) -> None:
+    """Rank 0 prints what was found. A rank that found it otherwise ends with exit code 1."""
+    if dist.get_rank() == 0 or not held:
+        print("ok    " if held else "FAILED", text, flush=True)
+    if not held:
+        sys.exit(1)
+
+
+def stop(message: str) -> None:
+    print(f"several_devices: error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
