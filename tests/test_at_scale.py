@@ -90,18 +90,6 @@ def test_the_largest_models_on_the_page():
             assert float(figure.replace(",", "")) == pytest.approx(80 / sum(parts), rel=0.006)
 
 
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        ("--rank 1024", "--rank 1024 of --ranks 1024: from 0"),
-        ("--ranks 3 --rank 0", "--batch 8192 has to be divisible by --ranks 3"),
-    ],
-)
-def test_bad_flags(called, flags, told):
-    result = called("benchmarks/at_scale.py", flags)
-    assert result.code == 2 and told in result.err.splitlines()[-1] and result.out == "", result
-
-
 def test_what_the_page_says_about_latency_and_links():
     """Up to how many ranks doubling pays, by latency and bandwidth; docs/at_scale.md quotes it."""
     _, buckets, flops = at_scale.count("resnet50")

@@ -4,14 +4,13 @@ import importlib
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import LINUX, fenced, ranks_of, wait_for
 
-from benchmarks import common, run_all
+from benchmarks import common
 
 stage1 = common.stage1
 
@@ -104,30 +103,3 @@ def test_a_killed_process_ends_the_run_and_leaves_none_behind(reader, whose, cod
     os.kill(ranks_of(process)[0] if whose == "rank" else process.pid, signal.SIGKILL)
     result = reader.finish(process)
     assert result.code == code and (whose == "parent" or "SIGKILL" in result.err), result
-
-
-# ---------------------------------------------------------------- run_all.py
-
-
-def test_every_command_of_the_page_is_run_and_only_its_own_output_replaced(tmp_path, monkeypatch):
-    command = (
-        "<!-- measured -->\n\n```sh\npython -m benchmarks.a --data data\n```\n\n```\nold\n```\n\n"
-    )
-    text = "# Page\n\n" + command + command.replace("<!-- measured -->\n\n", "")
-    page, script = tmp_path / "README.md", tmp_path / "benchmarks/b.py"
-    page.write_text(text + command.replace(".a", ".b") + "the end\n")
-    other = tmp_path / "docs.md"
-    other.write_text(command.replace("-m benchmarks.a", "benchmarks/b.py"))
-    script.parent.mkdir()
-    script.write_text("import sys; print('new', *sys.argv[1:])\n")
-    monkeypatch.setattr(run_all, "ROOT", tmp_path)
-    monkeypatch.setattr(run_all, "PAGES", [page, other])
-    monkeypatch.setattr(sys, "argv", "run_all.py --only b --busy --data /elsewhere".split())
-    assert run_all.main() == 0
-    new = command.replace(".a", ".b")
-    new = new.replace("old", "new --data /elsewhere --results benchmarks/results")
-    assert page.read_text() == text + new + "the end\n"
-    assert "\n```\nnew --data /elsewhere\n```\n" in other.read_text(), "a script, not a benchmark"
-    script.write_text("print('half'); raise SystemExit(1)")
-    assert run_all.main() == 1, "a failure is reported"
-    assert page.read_text() == text + new + "the end\n", "and its output is not put on the page"

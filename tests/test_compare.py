@@ -212,9 +212,8 @@ def test_every_job_gets_the_same_gpus(monkeypatch, visible, count, ranks, device
     nodes = jobs.pop("05_multinode")
     assert len(nodes) == (2 if several else 1)
     each = [gpus.split(",") for _, gpus in nodes]
-    assert (
-        sorted(sum(each, [])) == sorted(devices.split(",")) and len({len(own) for own in each}) == 1
-    )
+    assert sorted(sum(each, [])) == sorted(devices.split(","))
+    assert len({len(own) for own in each}) == 1
     assert all(f"--nproc-per-node {len(each[0])}" in " ".join(command) for command, _ in nodes)
     for commands in jobs.values():
         assert [gpus for _, gpus in commands] == [devices]

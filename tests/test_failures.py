@@ -57,19 +57,6 @@ def test_a_parent_that_is_stopped_takes_its_ranks_along(reader, stage, when, sen
 
 
 @SLOW
-def test_a_rank_that_raises_shows_its_traceback(reader):
-    """The error comes from a rank, not from the parent: the data vanish between the two."""
-    data = reader.folder / "vanishing"
-    data.symlink_to(reader.env["MNIST_ROOT"])
-    env = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
-    process = reader.start(f"python 03_ddp_spawn/train.py {ENDLESS} --data {data}", **env)
-    wait_for(lambda: ranks_of(process))
-    data.unlink()
-    result = reader.finish(process)
-    assert result.code != 0 and f"--data {data}: no MNIST" in result.err, result
-
-
-@SLOW
 def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # under torchrun: test_lost.py
     (process,) = reader.start_stage("03_ddp_spawn", f"{ENDLESS} --timeout 5")
     wait_for_line(process)

@@ -1,7 +1,6 @@
 """What the pages show: links, commands and figures are those of the repository and its records."""
 
 import importlib
-import json
 import re
 import statistics
 
@@ -136,13 +135,3 @@ def test_facts_on_the_other_pages():
     numbers = sum(parameter.numel() for parameter in parameters)
     assert f"{numbers:,}" in read("01_baseline/README.md")
     assert f"{numbers * parameters[0].element_size():,}" in read("docs/glossary.md")
-
-
-def test_the_dev_container_and_the_debugger_use_the_commands_of_the_pages():
-    container = json.loads(read(".devcontainer/devcontainer.json"))
-    install = read("README.md").partition("\n## Install\n")[2]
-    assert container["postCreateCommand"].split(" && ") == fenced(install)[0][1].splitlines()
-    first, second = json.loads(read(".vscode/launch.json"))["configurations"]
-    assert first["module"] == "torch.distributed.run" and (ROOT / first["args"][3]).is_file()
-    page = read("docs/debugging.md")
-    assert f"python {second['program']} {' '.join(second['args'])}\n" in page

@@ -17,9 +17,6 @@ def read(name):
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-# ---------------------------------------------------------------- what a recording must be
-
-
 def check(recording):
     """Its form is that of the schema; the rest is what no schema can say."""
     jsonschema.validate(recording, SCHEMA)
@@ -45,16 +42,13 @@ def test_a_committed_recording_can_be_so(path):
 @pytest.mark.parametrize(("cap", "overlaps"), [(25, 0), (0.01, 1)])
 def test_a_step_shows_what_the_pages_say_of_it(cap, overlaps):
     """One bucket is sent after the last gradient; of several the first before it: overlap."""
-    for own in read(f"step-ranks-2-channels-1-bucket-cap-mb-{cap}")["ranks"]:
+    for own in read(f"step-ranks-2-bucket-cap-mb-{cap}")["ranks"]:
         last_gradient = own["spans"][3]["from"]
         assert own["marks"][-1]["parameter"].startswith("block1.0.")
         assert len(own["buckets"]) == 1 or overlaps
         assert (own["buckets"][0]["joined"] < last_gradient) == overlaps
         assert own["buckets"][-1]["left"] >= last_gradient
         assert sum(bucket["bytes"] for bucket in own["buckets"]) == 116_136
-
-
-# ---------------------------------------------------------------- real ranks
 
 
 @pytest.mark.slow

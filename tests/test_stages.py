@@ -145,20 +145,25 @@ def test_each_run_appends_its_line(reader, called, monkeypatch, little_data):
 
 
 @pytest.mark.parametrize("stage", STAGES[3:])
-def test_the_timeout_is_that_of_the_process_group(called, monkeypatch, stage):
-    module, given = importlib.import_module(f"{stage}.train"), []
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, str(int("SIZE" in name)))
-
-    def join(*_, timeout, **options):
-        given.append(timeout)
-
-    monkeypatch.setattr(module.dist, "init_process_group", join)
-    for name in ("barrier", "destroy_process_group"):
-        monkeypatch.setattr(module.dist, name, lambda: None)
-    monkeypatch.setattr(module, "train", lambda *_: None)
-    result = called(f"{stage}/train.py", "--timeout 7 --device cpu")
-    assert result.code == 0 and given == [timedelta(seconds=7)], result
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_a_rank_joins_waits_for_the_data_and_trains(called, monkeypatch, stage, local_rank):
+    """Its group has its own GPU and the timeout, and one rank per node downloads."""
+    module, calls = importlib.import_module(f"{stage}.train"), []
+    group = {"RANK": 3, "LOCAL_RANK": local_rank, "WORLD_SIZE": 4, "MASTER_PORT": 1}
+    for name, value in {**group, "MASTER_ADDR": "nobody"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(dist, "init_process_group", lambda *given, **more: calls.append(more))
+    places = {"load_mnist": module, "barrier": dist, "train": module, "destroy_process_group": dist}
+    for name, place in places.items():
+        monkeypatch.setattr(place, name, lambda *_, name=name: calls.append(name))
+    result = called(f"{stage}/train.py", "--timeout 7 --device cuda")
+    own = {"timeout": timedelta(seconds=7), "device_id": torch.device("cuda", local_rank)}
+    downloads = ["load_mnist"] * (local_rank == 0)
+    assert result.code == 0, result
+    assert calls == [own, *downloads, "barrier", "train", "destroy_process_group"]
 
 
 def test_two_devices_are_wrapped_in_dataparallel(reader, monkeypatch, little_data):
