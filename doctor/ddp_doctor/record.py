@@ -261,7 +261,7 @@ def draws():
     import torch
 
     states = {"torch": torch.get_rng_state().numpy(), "random": b"%d" % hash(random.getstate()[1])}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # never in a forked worker
         states["cuda"] = torch.cuda.get_rng_state().numpy()
     if "numpy" in sys.modules:
         states["numpy"] = sys.modules["numpy"].random.get_state()[1].tobytes()
