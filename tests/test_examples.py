@@ -44,6 +44,30 @@ def test_ranks_may_have_unequally_many_micro_batches():
         assert gradient < 1e-15 and loss < 1e-14
 
 
+# ---------------------------------------------------------------- reinforcement_learning.md
+
+
+def gradients_of_episodes():
+    """On a rank: of all three episodes; by DDP, with one of them on rank 0 and two on rank 1."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    script, model = example("reinforce"), nn.Linear(4, 1)
+    episodes = [script.play(model, common.CPU) for _ in range(3)]
+    own = episodes[:1] if dist.get_rank() == 0 else episodes[1:]
+    found = []
+    for trained, part in ((model, episodes), (DistributedDataParallel(model), own)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        script.update(trained, optimizer, part, common.CPU)
+        found.append(model.weight.grad.clone())
+    return found
+
+
+def test_ranks_with_unequally_many_samples_have_the_gradient_of_all():
+    for together, averaged in common.on_ranks(2, gradients_of_episodes):
+        assert together.abs().max() > 0
+        assert torch.allclose(together, averaged, rtol=1e-9, atol=1e-12)
+
+
 # ---------------------------------------------------------------- compile.md
 
 
