@@ -34,7 +34,8 @@ export class Circle {
   place(pixels) {
     const aside = Math.min(240, (pixels - this.box.width) / 2 - 2);
     const margin = this.box.height / 2 + 4;
-    const below = this.box.height + 90;
+    this.tight = 2 * aside - this.box.width < 90; // a phone: no room for words between two boxes
+    const below = this.box.height + (this.tight ? 112 : 90);
     const order = this.recording.choices.way === "ring" ? [0, 1, 3, 2] : [0, 1, 2, 3];
     this.centres = this.ranks.map((rank) => ({
       x: pixels / 2 + (order[rank] % 2 ? aside : -aside),
@@ -99,9 +100,8 @@ export class Circle {
     const group = svg("g", { class: "arrow" }, line, head);
     const words = [svg("text", { y: -3 }), svg("text", { y: 11 })];
     const dot = svg("circle", { r: 5 });
-    // On a phone there is no room between two boxes, but below the upper and above the lower ones.
-    const tight = !dy && Math.abs(end.x - start.x) < 90;
-    const shift = tight ? (high + 16) * (a.y > high + 4 ? -1 : 1) - aside.y : aside.y;
+    const inside = (high + 14) * (a.y > high ? -1 : 1); // below the upper boxes, above the lower
+    const shift = this.tight && !dy ? inside - aside.y : aside.y;
     const place = { transform: `translate(${middle.x + aside.x} ${middle.y + shift})` };
     const label = svg("g", place, rect(-36, -16, 72, 31, { rx: 8 }), ...words);
     return { points, words, pill: svg("g", { class: "pill" }, dot, label), dot, group };
