@@ -11,6 +11,7 @@ from . import twin
 
 PHASES = "data forward backward exposed optimizer collective saving own".split()
 WORK = [p for p in PHASES if p not in ("exposed", "collective")]  # the rest waits for other ranks
+FEW = 2**20  # bytes of gradients: an all-reduce of fewer costs latency, mostly
 LEAST = 0.001, 0.02  # seconds, and share of a step: what costs less is not named
 
 
@@ -65,7 +66,8 @@ class Measured:
         every = [{n for n, s in rank.steps.items() if s.regular} for rank in self.ranks]
         self.common = sorted(set.intersection(*every)) if every else []
         self.rows = [[rank.steps[n] for rank in self.ranks] for n in self.common]
-        self.run, self.twin, self.cores = run, None, len(os.sched_getaffinity(0))
+        self.run, self.kinds, self.fewer = run, {}, 0
+        self.cores = len(os.sched_getaffinity(0))
         if self.rows:
             self.zero = self.ranks[0]
             self.wrap = self.zero.events.get("wrap")
@@ -119,31 +121,25 @@ def straggler(run):
 
 
 def communication(run):
-    """Exposed communication; what more than one average costs; the latency of a small step."""
+    """Exposed communication: too many bytes, so few that it is latency, or too many averages."""
     if not run.wrap:
         return
     cost, at = run.least(lambda s: s.cost["exposed"]), run.zero.hot("exposed")[0]
     early = run.least(lambda s: s.early if s.synced == s.passes and not s.others else 0)
-    latency = run.twin.latency if run.twin else 0
-    text = f"{run.wrap['bytes']:,} bytes are averaged after the last gradient"
+    size = run.wrap["bytes"]
+    text = f"{size:,} bytes are averaged after the last gradient"
     if early > 0.5 * cost > 0:
         passes = run.typical(run.zero, lambda s: s.passes)
         text = f"DDP averages in each of {passes:.0f} passes of a step: no_sync() for all but one"
         yield early, "each-pass-synced", at, text
-    elif latency > cost / 3 and cost > 0.2 * run.step:
-        samples = run.typical(run.zero, lambda s: s.samples)
-        text += f", and an all-reduce of one number takes {1000 * latency:.2f} ms"
-        yield cost, "small-batch", at, f"{text}; {samples:.0f} sample(s) per rank and step"
     elif cost > max(0.2 * run.step, run.waits):  # gloo's threads wait for processors, too
-        yield cost, "exposed", at, text
+        few = f"{text}: so few that it is latency, which each step pays whatever its batch is"
+        yield cost, *(("small-batch", at, few) if size < FEW else ("exposed", at, text))
 
 
 def collectives(run):
     for key in {place for row in run.rows for place in row[0].places if place[0] == "collective"}:
-        calls, (name, _, at) = (
-            median(row[0].calls[key] / 2 for row in run.rows),
-            key[1].partition(" "),
-        )
+        calls, (name, _, at) = median(row[0].calls[key] for row in run.rows), key[1].partition(" ")
         cost = median(min(s.places[key] for s in row) for row in run.rows)
         moved = run.typical(run.zero, lambda s: s.moved)
         if calls >= 1:
@@ -172,13 +168,12 @@ def rank_zero(run):
 
 def shares(run):
     steps = run.zero.steps.values()
-    training = sum(s.time - s.phases["saving"] for s in steps)
-    for phase, most in (("evaluation", 0.5), ("saving", 0.05)):
-        total = min(rank.total(phase) for rank in run.ranks)  # rank 0 alone: see rank_zero()
-        total = run.zero.total(phase) if phase == "saving" else total
-        often = sum(s.phases[phase] > 0 for s in steps)
-        if total > most * training and (phase == "evaluation" or often > 5):
-            text = f"{total:.1f} s in all, next to {training:.1f} s of training"
+    saving, training = run.zero.total("saving"), sum(step.time for step in steps)
+    evaluation = min(rank.total("evaluation") for rank in run.ranks)  # rank 0 alone: rank_zero()
+    often = sum(step.phases["saving"] > 0 for step in steps) > 5
+    for phase, total, most in (("evaluation", evaluation, 0.5), ("saving", often * saving, 0.05)):
+        if total > most * (training - saving):
+            text = f"{total:.1f} s in all, next to {training - saving:.1f} s of training"
             yield total / len(steps), f"{phase}-share", run.zero.hot(phase)[0], text
 
 
@@ -197,13 +192,11 @@ def unused(run):
 
 
 def threads(run):
-    kinds, now = run.twin.kinds if run.twin else {}, run.zero.end.get("threads", 1)
-    if "threads" in kinds and now * len(run.ranks) > run.cores:
-        fewer, usual = (median(mean for mean, _ in kinds[kind]) for kind in ("threads", "with"))
-        text = f"{now} threads in each of {len(run.ranks)} ranks on {run.cores} cores; with "
-        text += f"{run.twin.threads} each, a step of the twin takes so much less"
-        if usual - fewer > 0.05 * run.step:
-            yield usual - fewer, "too-many-threads", run.zero.events["init"]["at"], text
+    if "threads" in run.kinds:
+        fewer, usual = (median(t for t, _ in run.kinds[kind]) for kind in ("threads", "with"))
+        text = f"{run.zero.end['threads']} threads per rank, and {run.cores} cores for all; with "
+        text += f"{run.fewer} each, a step of the twin takes so much less"
+        yield usual - fewer, "too-many-threads", run.zero.events["init"]["at"], text
 
 
 JUDGES = [slow_data, straggler, communication, collectives, rank_zero, shares, own_code]

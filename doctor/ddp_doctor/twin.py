@@ -9,10 +9,9 @@ import builtins
 import ctypes
 import io
 import os
-import time
 from contextlib import contextmanager, suppress
 
-from .record import State, write
+from .record import State
 
 WARM = 8  # steps before the first block; a collective in nearly all of them is one per step
 ROUNDS = 8  # blocks of each kind: then there are enough
@@ -31,13 +30,6 @@ class Twin(State):
 
 
 TWIN = Twin()
-
-
-class Done:
-    """The work of an asynchronous call that was left out."""
-
-    def wait(self, timeout=None):
-        return True
 
 
 @contextmanager
@@ -61,8 +53,8 @@ def left_out(name, at, n, in_step):
     return False
 
 
-def between(n):
-    """After step n: the next block, or the end."""
+def between(n, flush):
+    """After step n: the next block. After enough of them the command ends here."""
     import torch
 
     block, place = divmod(n - WARM, TWIN.size)
@@ -71,9 +63,10 @@ def between(n):
     end_turn()
     if n == WARM:
         TWIN.usual = torch.get_num_threads()
-        probe()
     if block == ROUNDS * len(TWIN.kinds):
-        finish()
+        flush()
+        wait(1)
+        os._exit(0)
     TWIN.kind = TWIN.kinds[block % len(TWIN.kinds)]
     if TWIN.threads:
         torch.set_num_threads(TWIN.threads if TWIN.kind == "threads" else TWIN.usual)
@@ -95,31 +88,6 @@ def wait(times):
 
     for _ in range(times):
         dist.barrier.__wrapped__()  # the original: it is no part of a step
-
-
-def finish():
-    """Enough: end the command here."""
-    from . import watch_speed
-
-    watch_speed.flush()
-    wait(1)
-    os._exit(0)
-
-
-def probe():
-    """How long does the smallest all-reduce take?"""
-    import torch
-    from torch import distributed as dist
-
-    device, times = "cpu" if dist.get_backend() == "gloo" else "cuda", []
-    for _ in range(30):
-        wait(1)
-        begun = time.perf_counter()
-        dist.all_reduce.__wrapped__(torch.zeros(1, device=device))
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begun)
-    write("probe", latency=sorted(times)[15])
 
 
 # ---------------------------------------------------------------- nothing is written elsewhere

@@ -2,7 +2,7 @@
 
 A step is a list of laps without gaps: the phase, its line, when it ended, and for how long the
 process had waited for a processor by then. A step ends with the first optimizer's step. Nothing is
-read from a GPU in a step: there a lap ends with an event that is read twenty steps later.
+read from a GPU in a step: there a lap ends with an event, which is read after a hundred steps.
 """
 
 import atexit
@@ -15,12 +15,11 @@ from collections import Counter
 from contextlib import contextmanager
 
 from . import record, twin
-from .record import OUT, State, before, is_rank, is_script, place, quietly, site, write
+from .record import OUT, State, after, before, is_rank, is_script, place, quietly, site, write
 from .watch import COLLECTIVES, started_by_rank, watch
 
 EARLY = 5  # steps in which every gradient is noted
-HELD = 20  # steps whose events may still wait on a GPU
-NEW_STEP = {"passes": 0, "synced": 0, "samples": 0, "moved": 0, "new": False, "others": 0}
+NEW_STEP = {"passes": 0, "synced": 0, "moved": 0, "others": 0, "new": False}
 
 
 class Speed(State):
@@ -72,13 +71,13 @@ def now():
 def seconds(moment):
     if isinstance(moment, float):
         return moment
-    moment.synchronize()  # it is over: see HELD
+    moment.synchronize()
     return SPEED.origin[0] + SPEED.origin[1].elapsed_time(moment) / 1000
 
 
 def lap(until=None):
     """The time since the last lap belongs to what is on top of the stack."""
-    moment = time.perf_counter() if SPEED.stream is None and until is None else until or now()
+    moment = until or now()
     if SPEED.file and SPEED.stream is None and moment - SPEED.looked > 1e-3:  # it costs 17 us
         SPEED.waited = int(os.pread(SPEED.file, 64, 0).split()[1]) / 1e9
     SPEED.looked = moment
@@ -151,19 +150,12 @@ def around_init(original, *args, **kwargs):
     return result
 
 
-def around_ddp(original, ddp, *args, **kwargs):
-    original(ddp, *args, **kwargs)
-    quietly(note_ddp, ddp)
-
-
-def note_ddp(ddp):
+def note_ddp(_, ddp, *args, **kwargs):
     import torch
 
     reduced = [p for p in ddp.module.parameters() if p.requires_grad]
     if reduced[0].is_cuda and SPEED.stream is None:
-        stream, SPEED.event = torch.cuda.current_stream(reduced[0].device), torch.cuda.Event
-        lap()
-        SPEED.stream = stream
+        SPEED.stream, SPEED.event = torch.cuda.current_stream(), torch.cuda.Event
         SPEED.origin = time.perf_counter(), now()
     SPEED.hooks |= {id(p): p.register_post_accumulate_grad_hook(note_gradient) for p in reduced}
     SPEED.ddp, size = ddp, sum(p.numel() * p.element_size() for p in reduced)
@@ -200,8 +192,6 @@ def around_forward(original, ddp, *args, **kwargs):
     quietly(region, "own" if torch.is_grad_enabled() else "evaluation")
     if not torch.is_grad_enabled():
         return original(ddp, *args, **kwargs)
-    tensors = [v for v in [*args, *kwargs.values()] if torch.is_tensor(v) and v.dim()]
-    SPEED.step["samples"] += len(tensors[0]) if tensors else 0
     with phase("forward"), twin.muted(ddp):
         SPEED.syncs = ddp.require_backward_grad_sync
         return original(ddp, *args, **kwargs)
@@ -223,8 +213,8 @@ def around_collective(name, original, *args, **kwargs):
     if in_step:
         tensors = [v for v in [*args, *kwargs.values()] if torch.is_tensor(v)]
         SPEED.step["moved"] += sum(t.numel() * t.element_size() for t in tensors)
-    if twin.left_out(name, at, SPEED.n, in_step):
-        return twin.Done() if kwargs.get("async_op") else None
+    if twin.left_out(name, at, SPEED.n, in_step and not kwargs.get("async_op")):
+        return None
     with phase("collective", f"{name} {at}"):
         return original(*args, **kwargs)
 
@@ -249,9 +239,9 @@ def end_step(optimizer):
     close_step()
     if twin.TWIN.size:
         with phase("pause"):
-            quietly(twin.between, SPEED.n)
-    if len(SPEED.steps) >= 50 + HELD:
-        flush(HELD)
+            quietly(twin.between, SPEED.n, flush)
+    if len(SPEED.steps) >= 100:
+        flush()
 
 
 def close_step():
@@ -261,14 +251,13 @@ def close_step():
     SPEED.last, SPEED.laps, SPEED.step, SPEED.cpu = SPEED.laps[-1][2], [], dict(NEW_STEP), cpu
 
 
-def flush(held=0):
-    """Write all steps but the last, whose events a GPU may not have reached yet."""
-    done, SPEED.steps = SPEED.steps[: len(SPEED.steps) - held], SPEED.steps[-held or None :]
-    SPEED.steps = SPEED.steps if held else []
-    for step in done:
+def flush():
+    """Write down the steps so far. On a GPU, wait until it has come to their end."""
+    for step in SPEED.steps:
         step["begin"] = seconds(step["begin"])
         step["laps"] = [[*one[:2], seconds(one[2]), one[3]] for one in step["laps"]]
-    write("laps", steps=done)
+    write("laps", steps=SPEED.steps)
+    SPEED.steps = []
 
 
 def goodbye(group=None):
@@ -295,7 +284,7 @@ def around_save(original, obj, f, *args, **kwargs):
 
 DDP, LOADER = "torch.nn.parallel:DistributedDataParallel", "torch.utils.data:DataLoader"
 WATCHED = {
-    f"{DDP} _ddp_init_helper": around_ddp,
+    f"{DDP} _ddp_init_helper": after(note_ddp),
     f"{DDP} forward": around_forward,
     f"{DDP} _post_forward": timed("search"),
     "torch.autograd backward": around_backward,
@@ -303,7 +292,7 @@ WATCHED = {
     f"{LOADER} __iter__": timed("data", lambda *_: SPEED.step.update(new=True)),
     "torch.nn:Module train": before(lambda _, mode=True: mode and SPEED.n and region("own")),
     "torch.nn:Module eval": before(lambda _: region("evaluation")),
-    "torch.distributed:Work wait": timed("collective"),
+    "torch.distributed:Work wait": functools.partial(around_collective, "wait"),
     "torch.distributed destroy_process_group": before(goodbye),
     "torch save": around_save,
 }
