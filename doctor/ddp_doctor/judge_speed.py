@@ -71,7 +71,7 @@ class Measured:
         if self.rows:
             self.zero = self.ranks[0]
             self.wrap = self.zero.events.get("wrap")
-            self.step = self.least(lambda s: sum(s.cost.values()))
+            self.step = median(sum(s.cost.values()) for row in self.rows for s in row)
             self.waits = median(s.waits.total() for row in self.rows for s in row)
 
     def typical(self, rank, value):
@@ -124,7 +124,8 @@ def communication(run):
     """Exposed communication: too many bytes, so few that it is latency, or too many averages."""
     if not run.wrap:
         return
-    cost, at = run.least(lambda s: s.cost["exposed"]), run.zero.hot("exposed")[0]
+    cost = run.least(lambda s: s.cost["exposed"])
+    at = next((at for row in run.rows for name, at in row[0].places if name == "exposed"), "?")
     early = run.least(lambda s: s.early if s.synced == s.passes and not s.others else 0)
     size = run.wrap["bytes"]
     text = f"{size:,} bytes are averaged after the last gradient"

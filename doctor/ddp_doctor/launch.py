@@ -33,14 +33,14 @@ class Run:
 def observe(command, patience, limit, cwd=None, watcher="watch", more=(), fence=None) -> Run:
     """Run the command with the watchers until it ends, hangs or takes longer than the limit.
 
-    more: environment variables. fence: called in the child with the folders it has to write in.
+    more: environment variables. fence: called in the child, with the folder for its events.
     """
     folder = tempfile.mkdtemp(prefix="ddp-doctor-")
     try:
         path = os.pathsep.join(filter(None, [START, os.environ.get("PYTHONPATH")]))
         env = {**os.environ, "PYTHONPATH": path, "DDP_DOCTOR_FOLDER": folder}
         env |= {"DDP_DOCTOR_WATCHER": watcher, **dict(more)}
-        begin = fence and functools.partial(fence, folder, cwd, "/dev")
+        begin = fence and functools.partial(fence, folder)
         silent = subprocess.DEVNULL if fence else None
         streams = {"stdout": silent, "stderr": silent, "preexec_fn": begin}
         child = subprocess.Popen(command, env=env, cwd=cwd, **streams)

@@ -5,13 +5,13 @@ The command runs as it is. Then its twin runs in a copy of the folder: see twin.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
 from contextlib import suppress
+from functools import partial
 from math import log
 from pathlib import Path
 from statistics import median, quantiles
@@ -37,7 +37,7 @@ def main(args):
             print(f"ddp-doctor: too little to measure: {seen}", file=sys.stderr)
             return 2
         if len(run.ranks) > 1 and linked:
-            run_twin(args, run, os.path.join(folder, "copy"))
+            run_twin(args, run, folder)
     facts = as_json(run, begun)
     show(run, facts)
     if args.json:
@@ -46,30 +46,31 @@ def main(args):
 
 
 def link_files(copy):
-    """The twin's copy of the folder. Its files are links through which nobody can write."""
+    """Make the twin's copy of this folder, of links to its files -> are they few enough?"""
+    if sum(len(files) for _, _, files in os.walk(".")) > FILES:
+        return False
+    for place, folders, files in os.walk("."):
+        os.makedirs(os.path.join(copy, place))
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in files + links:
+            name = os.path.join(place, name)
+            os.symlink(os.path.realpath(name), os.path.join(copy, name))
+    return True
 
-    def link(source, target):
-        os.symlink(os.path.abspath(source), target)
 
-    few = sum(len(files) for _, _, files in os.walk(".")) <= FILES
-    if few:
-        shutil.copytree(".", copy, symlinks=True, copy_function=link)
-    return few
-
-
-def run_twin(args, run, copy):
+def run_twin(args, run, folder):
     """The same command in the copy: run.kinds gets the times of its blocks."""
     share = max(1, run.cores // len(run.ranks))
     run.fewer = share if run.zero.end.get("threads", 1) > share else 0
     kinds = 4 if run.fewer else 3
     size = max(3, min(10, (len(run.zero.steps) - twin.WARM) // (twin.ROUNDS * kinds)))
-    os.mkdir(os.path.join(copy, ".tmp"))
-    env = {"TWIN": size, "THREADS": run.fewer, "COPY": copy}
+    env = {"TWIN": size, "THREADS": run.fewer, "COPY": folder}
     env = {f"DDP_DOCTOR_{name}": str(value) for name, value in env.items()}
-    env |= {"TMPDIR": os.path.join(copy, ".tmp"), "WANDB_MODE": "disabled"}
+    env |= {"TMPDIR": folder, "WANDB_MODE": "disabled"}
+    copy, fence = os.path.join(folder, "copy"), partial(twin.fence, folder, "/dev")
     limit = min(args.limit, 60 + 6 * run.seconds)
     with suppress(subprocess.SubprocessError):  # no Landlock: no twin
-        other = launch.observe(args.command, 1e9, limit, copy, "watch_speed", env, twin.fence)
+        other = launch.observe(args.command, 1e9, limit, copy, "watch_speed", env, fence)
         run.kinds = Measured(other).rounds(size)
 
 

@@ -1,8 +1,8 @@
 """The twin: the command once more, in a copy of its folder, with blocks of steps of several kinds.
 
 "with" and "without" communication, and "alone": each rank in turn, while the others wait. Landlock
-(Linux 5.13) lets its processes write in the copy only. What the script writes elsewhere goes to
-the copy's folder .outside.
+(Linux 5.13) lets its processes write below COPY only. What the script writes elsewhere goes to a
+folder there.
 """
 
 import builtins
@@ -16,7 +16,7 @@ from .record import State
 WARM = 8  # steps before the first block; a collective in nearly all of them is one per step
 ROUNDS = 8  # blocks of each kind: then there are enough
 ALIKE = "all_reduce reduce broadcast barrier broadcast_object_list".split()  # need no other rank
-COPY = os.environ.get("DDP_DOCTOR_COPY")
+COPY = os.environ.get("DDP_DOCTOR_COPY")  # its folder "copy" has links to the script's files
 
 
 class Twin(State):
@@ -118,13 +118,13 @@ def fence(*folders):
 
 
 def inside(path, writes=True):
-    """A path, or the one in the copy that stands for it."""
+    """A path, or the one below COPY that stands for it."""
     if not COPY or not isinstance(path, (str, bytes, os.PathLike)):
         return path
     real = os.path.realpath(os.fsdecode(path))
     if real.startswith((COPY, os.environ["DDP_DOCTOR_FOLDER"], "/dev/", "/proc/")):
         return path
-    inner = os.path.join(COPY, ".outside", real.lstrip("/"))
+    inner = os.path.join(COPY, "outside", real.lstrip("/"))
     if writes:
         os.makedirs(os.path.dirname(inner), exist_ok=True)
     return inner if writes or os.path.exists(inner) else path
@@ -134,9 +134,9 @@ def redirect():
     """In each Python process of the twin, so that a script which saves elsewhere goes on."""
 
     def opened(original):
-        def instead(path, mode="r", *args, **kwargs):
+        def instead(file, mode="r", *args, **kwargs):
             writes = mode & os.O_CREAT if isinstance(mode, int) else set(mode) & set("wxa")
-            return original(inside(path, writes), mode, *args, **kwargs)
+            return original(inside(file, writes), mode, *args, **kwargs)
 
         return instead
 

@@ -207,7 +207,7 @@ def note_next(*_):
 def around_collective(name, original, *args, **kwargs):
     import torch
 
-    if SPEED.stack[-1][0] == "collective":  # a part of another call
+    if SPEED.stack[-1][0] in ("collective", "pause"):  # a part of another call, or the twin's
         return original(*args, **kwargs)
     at, in_step = quietly(site), SPEED.step["passes"] > 0 and SPEED.stack[0][0] == "own"
     if in_step:
