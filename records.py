@@ -220,7 +220,7 @@ def speed_table(rows: list[Row]) -> str:
                 spread(found),
                 spread(each, "{:.0%}"),
                 spread(measured["accuracy"], "{:.2%}"),
-                spread(seconds, "{:.1f}"),
+                f"{median(seconds):.1f}" if seconds else "-",
                 number,
             ]
         )

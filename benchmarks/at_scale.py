@@ -3,8 +3,8 @@
 Counted: samples, buckets, bytes, operations. The model is made on the device "meta", whose tensors
 have a shape and no memory. Sampler, Adam and the count of operations are PyTorch's own; buckets are
 filled as in stage 3's from_scratch.py. Tests compare these with real ranks. Assumed: what a device
-computes and a link sends in a second; a step is the cost model of benchmarks/scaling.py.
-docs/at_scale.md has the sources of what is assumed, and what is not in the model.
+computes and a link sends in a second. From both follows the time of a step, by the formulas in
+benchmarks/scaling.py. docs/at_scale.md has the sources, and what is not in the model.
 
     python -m benchmarks.at_scale
     python -m benchmarks.at_scale --model vit_l_16 --ranks 64 --rank 63 --batch 512 --link NVLink
@@ -22,7 +22,7 @@ from torch.utils.data import DistributedSampler
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import common
-from benchmarks.scaling import ring
+from benchmarks.scaling import overlapped, ring
 
 stage3 = importlib.import_module("03_ddp_spawn.train")
 from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
@@ -42,6 +42,8 @@ LINKS = {
     "100Gb/s": Link(9.6e-6, 50e-6, 12.5e9),
     "NVLink": Link(3.4e-6, 28e-6, 235e9),
 }
+# Bytes of gradients, and the part of a step's operations after which all of them are computed.
+Bucket = namedtuple("Bucket", "bytes done")
 
 
 def main() -> None:
@@ -78,21 +80,27 @@ def parse() -> argparse.Namespace:
 # ---------------------------------------------------------------- counted
 
 
-def count(name: str) -> tuple[list[torch.Size], list[int], int]:
-    """-> shapes of the weights, bytes of DDP's buckets as they leave, operations per image."""
+def count(name: str) -> tuple[list[torch.Size], list[Bucket], int]:
+    """-> shapes of the weights, DDP's buckets as they leave, operations per image."""
     make, image, _ = MODELS[name]
     # trunc_normal_ looks at the numbers that it draws, and on "meta" there are none.
     with torch.device("meta"), patch.object(torch.nn.init, "trunc_normal_"):
         model = make()
-    weights, order = list(model.parameters()), []
-    for i, weight in enumerate(weights):
-        weight.register_post_accumulate_grad_hook(lambda _, i=i: order.append(i))
+    weights, done = list(model.parameters()), {}
     with FlopCounterMode(display=False) as counter:
+        for i, weight in enumerate(weights):
+
+            def note(_, i=i):
+                done[i] = counter.get_total_flops()
+
+            weight.register_post_accumulate_grad_hook(note)
         model(torch.rand(2, *image, device="meta")).sum().backward()
-    sizes = [weight.nbytes for weight in weights]
-    buckets = from_scratch.assign(order, sizes, MIB, 25 * MIB)  # DDP's default caps
-    filled = [sum(sizes[i] for i in bucket) for bucket in buckets]
-    return [weight.shape for weight in weights], filled, counter.get_total_flops() // 2
+    flops, sizes = counter.get_total_flops(), [weight.nbytes for weight in weights]
+    buckets = [
+        Bucket(sum(sizes[i] for i in bucket), max(done[i] for i in bucket) / flops)
+        for bucket in from_scratch.assign(list(done), sizes, MIB, 25 * MIB)  # DDP's default caps
+    ]
+    return [weight.shape for weight in weights], buckets, flops // 2
 
 
 def shard(shape: torch.Size, rank: int, ranks: int) -> list[int]:
@@ -121,9 +129,9 @@ def reads(args: argparse.Namespace) -> str:
     return f"reads  images {first}, ...: {per_step} per step, {steps:,} steps per epoch; {padding}"
 
 
-def sends(buckets: list[int], ranks: int) -> str:
-    sent = 2 * (ranks - 1) / ranks * sum(buckets) / MIB
-    sizes = ", ".join(f"{size / MIB:.1f}" for size in buckets[:5])
+def sends(buckets: list[Bucket], ranks: int) -> str:
+    sent = 2 * (ranks - 1) / ranks * sum(bucket.bytes for bucket in buckets) / MIB
+    sizes = ", ".join(f"{bucket.bytes / MIB:.1f}" for bucket in buckets[:5])
     more = f" and {len(buckets) - 5} more" if len(buckets) > 5 else ""
     return f"sends  {sent:,.2f} MiB per step in rings, {len(buckets)} bucket(s): {sizes} MiB{more}"
 
@@ -147,7 +155,7 @@ def holds(shapes: list[torch.Size], args: argparse.Namespace) -> str:
 Row = namedtuple("Row", "ranks batch computing averaging sequential overlapped")
 
 
-def predict(flops: int, buckets: list[int], args: argparse.Namespace, link: Link) -> list[Row]:
+def predict(flops: int, buckets: list[Bucket], args: argparse.Namespace, link: Link) -> list[Row]:
     """Predict a step on 1, 2, 4, ... ranks, up to 4,096 and at most as many as there are images."""
     rows = []
     way, latency = (pipelined_tree, link.tree_step) if args.tree else (ring, link.ring_step)
@@ -155,11 +163,10 @@ def predict(flops: int, buckets: list[int], args: argparse.Namespace, link: Link
         batch = args.batch // args.ranks * n if args.weak else args.batch
         if n <= batch:
             computing = flops * batch / n / (args.tflops * 1e12)
-            each = [way(n, size, latency, link.bandwidth) for size in buckets]
-            # Backward is two thirds of the operations. All buckets but the last leave during it.
-            backward = max(computing * 2 / 3, sum(each[:-1]))
-            times = computing, sum(each), computing + sum(each)
-            rows.append(Row(n, batch, *times, computing / 3 + backward + each[-1]))
+            each = [way(n, bucket.bytes, latency, link.bandwidth) for bucket in buckets]
+            full = [computing * bucket.done for bucket in buckets]
+            times = computing, sum(each), computing + sum(each), overlapped(full, each)
+            rows.append(Row(n, batch, *times))
     return rows
 
 

@@ -157,7 +157,7 @@ def report(results: dict) -> str:
         times = [own / ours for own, _, ours in zip(*totals)]
         cells = [medians[part] for part in ("total", *PARTS)]
         rows.append([name, *cells, common.deciles(shares), common.deciles(times)])
-    titles = ["ms per step", "total", *PARTS, "share of the bound", "time / the stages'"]
+    titles = ["ms per step", "total", *PARTS, "of the bound", "x the stages"]
     return f"{results['about']}\n{common.table(titles, rows)}"
 
 

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,6 @@ from benchmarks import common
 from tools import processes
 
 stage1 = importlib.import_module("01_baseline.train")
-failures = importlib.import_module("05_multinode.rehearsal.failures")
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -89,9 +87,8 @@ def main() -> int:
         failed += code != 0
         if code == 0 and page:
             update_page(page, command, output)
-    if not args.only or {"stages", "settings", "failures"} & set(args.only):
+    if not args.only or {"stages", "settings"} & set(args.only):
         update_stages()
-        update_failures()
     print(f"{(time.time() - began) / 60:.0f} minutes, {failed} failed")
     return 1 if failed else 0
 
@@ -144,15 +141,6 @@ def update_stages() -> None:
         page.write_text(RAN.sub(lambda _, lines=lines: lines, text, count=1), encoding="utf-8")
 
 
-def update_failures() -> None:
-    """Put the table of the failures that were rehearsed on their page."""
-    page = ROOT / "05_multinode/rehearsal/README.md"
-    cases = json.loads(page.with_name("failures.json").read_text())["cases"]
-    text = page.read_text(encoding="utf-8")
-    old = re.search(r"^\| what is broken .*\n(?:\|.*\n)+", text, re.MULTILINE)[0]
-    page.write_text(text.replace(old, f"{failures.table(cases)}\n"), encoding="utf-8")
-
-
 def script_of(command: str) -> str:
     """The name by which --only knows a command: that of its script, without folder and ending."""
     match = re.search(r"-m benchmarks\.(\w+)|(\w+)\.py", command)
@@ -165,15 +153,10 @@ def run(command: str, data: Path) -> tuple[int, str]:
     if command.startswith("python -m benchmarks."):
         command += " --results benchmarks/results"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python and torchrun
-    words, options = ["bash", "-ec", command], {"cwd": ROOT, "env": os.environ | {"PATH": path}}
-    options |= {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-    with subprocess.Popen(words, **options) as process:
-        try:
-            output, _ = process.communicate()
-        except BaseException:  # Ctrl-C or SIGTERM: end what bash has started, too
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
-    return process.returncode, output
+    environment = os.environ | {"PATH": path}
+    words, options = ["bash", "-ec", command], {"stdout": subprocess.PIPE, "text": True}
+    done = subprocess.run(words, cwd=ROOT, env=environment, **options)
+    return done.returncode, done.stdout
 
 
 def update_page(page: Path, command: str, output: str) -> None:
@@ -188,9 +171,4 @@ def update_page(page: Path, command: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        print("\nrun_all: interrupted", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(main())

@@ -103,19 +103,16 @@ def naive(n: int, size: float, alpha: float, beta: float) -> float:
 WAYS = {"ring": ring, "tree": tree, "naive": naive}
 
 
-def overlapped(
-    n: int, size: float, buckets: int, forward: float, backward: float, alpha: float, beta: float
-) -> float:
-    """Seconds of a step in which the all-reduces of equal buckets overlap with backward.
+def overlapped(full: list[float], averaging: list[float]) -> float:
+    """Seconds of a step in which buckets of gradients are averaged while backward goes on.
 
-    Backward fills one bucket after the other, in equal times. The all-reduce of a bucket (a ring)
-    starts when the bucket is full and the all-reduce before it is done. docs/site/static/model.js
-    draws the same.
+    full: of each bucket the seconds from the start of the step until backward has filled it.
+    averaging: the seconds of its all-reduce, which starts when the bucket is full and the
+    all-reduce before it is done. docs/site/static/model.js draws the same.
     """
     end = 0.0
-    for bucket in range(1, buckets + 1):
-        full = forward + backward * bucket / buckets
-        end = max(end, full) + ring(n, size / buckets, alpha, beta)
+    for start, seconds in zip(full, averaging, strict=True):
+        end = max(end, start) + seconds
     return end
 
 
@@ -253,7 +250,7 @@ def report(results: dict) -> str:
         lines += [
             f"\n{n} ranks: latency {1e6 * found['alpha']:,.0f} us, "
             f"bandwidth {found['beta'] / 1e9:.2f} GB/s",
-            f"computing in us per image, by images per rank: {', '.join(points)}{shared}",
+            f"computing in us per image, by images per rank{shared}:\n{', '.join(points)}",
             common.table([*titles, "measured", "error"], rows),
             f"largest error: {max(abs(row['error']) for row in found['rows']):.1%}",
         ]

@@ -247,12 +247,3 @@ def trained(tmp_path_factory, small_data):
         return folder, Result(**json.loads(printed.read_text()))
 
     return train
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Name what was skipped, and why: one line per reason."""
-    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
-    for reason in sorted(set(reasons)):
-        terminalreporter.write_line(
-            f"{reasons.count(reason)} times {reason[0].lower()}{reason[1:]}"
-        )

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import io
 import itertools
 import os
 import shutil
@@ -37,52 +36,18 @@ def resume_from_the_newest(folder: Path) -> tuple[int, float]:
 # ---------------------------------------------------------------- train.py, by SIGKILL
 
 
-def train(folder: Path, data: Path, amp: str, place: tuple | None = None) -> None:
-    """Train stage 5 for 3 epochs of 5 steps. place: (rank, what, count); that rank dies there.
-
-    rank: 0, or -1 for the last one.
-    """
+def train(folder: Path, data: Path, amp: str, last_step: int = 0) -> None:
+    """Train stage 5 for 3 epochs of 5 steps. The last rank gets SIGKILL after its last_step."""
     files = {name: folder / name for name in ("checkpoint", "snapshot")}
     values = {"epochs": 3, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "data": data}
     values |= {"device": "cpu", "threads": 1, "workers": 0, "record": folder / "runs.jsonl"}
-    if place and place[0] % dist.get_world_size() == dist.get_rank():
-        die_at(*place[1:])
+    if last_step and dist.get_rank() == dist.get_world_size() - 1:
+        steps = itertools.count(1)
+        register_optimizer_step_post_hook(
+            lambda *_: os.kill(os.getpid(), signal.SIGKILL) if next(steps) == last_step else None
+        )
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
         stage5.train(SimpleNamespace(**values, **files), CPU)
-
-
-def die_at(what: str, count: int) -> None:
-    """This process gets SIGKILL at the count-th time of what: a step, or a moment of saving."""
-    number, save, replace = itertools.count(1), torch.save, os.replace
-
-    def due() -> bool:
-        return next(number) == count
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def half(state: dict, file: Path | io.BytesIO, **options) -> None:
-        if isinstance(file, str | Path) and due():  # not what is pickled to be broadcast
-            image = io.BytesIO()
-            save(state, image)
-            Path(file).write_bytes(image.getvalue()[: image.tell() // 2])
-            die()
-        save(state, file, **options)
-
-    def renamed(source: Path, target: Path) -> None:
-        last = due()
-        if last and what == "before renaming":
-            die()
-        replace(source, target)
-        if last:
-            die()
-
-    if what == "step":
-        register_optimizer_step_post_hook(lambda *_: die() if due() else None)
-    elif what == "amid writing":
-        torch.save = half
-    else:
-        os.replace = renamed
 
 
 # ---------------------------------------------------------------- comparing

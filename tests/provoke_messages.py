@@ -18,10 +18,10 @@ import tempfile
 import time
 import warnings
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
-import torch._dynamo  # DDP imports it: once here, not once in each rank
 import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
@@ -43,11 +43,6 @@ def alone(function):
     return function
 
 
-def launches(function):
-    """A case that starts torchrun, or processes by mp.spawn: it takes longer."""
-    return alone(function)
-
-
 def two_ranks(function):
     """A case on two ranks, of which none should have to wait."""
     CASES[function.__name__] = function, 2, 60
@@ -63,16 +58,6 @@ def one_waits(function):
 # ---------------------------------------------------------------- start-up
 
 
-@launches
-def other_torchrun():
-    shell("bash -c 'PATH=/nowhere; torchrun --version'")
-
-
-@alone
-def no_group():
-    dist.all_reduce(torch.ones(1))
-
-
 @alone
 def tensor_on_the_cpu():
     dist.init_process_group("cuda:gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -83,11 +68,6 @@ def tensor_on_the_cpu():
 def no_environment():
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
-    dist.init_process_group("gloo")
-
-
-@two_ranks
-def second_init(rank):
     dist.init_process_group("gloo")
 
 
@@ -105,59 +85,9 @@ def rank_missing():
 
 
 @alone
-def nccl_without_gpus():
-    store = dist.HashStore()
-    dist.init_process_group("nccl", store=store, rank=0, world_size=1)
-
-
-@launches
-def local_rank_argument():
-    shell("python -m torch.distributed.launch --nproc-per-node 1 04_ddp_torchrun/train.py")
-
-
-@launches
-def threads_of_torchrun():
-    show = "--no-python sh -c 'echo threads:$OMP_NUM_THREADS:'"
-    shell(f"for n in 1 2; do torchrun --standalone --nproc-per-node $n {show}; done")
-
-
-# ---------------------------------------------------------------- rendezvous
-
-
-@launches
-def endpoint_nobody():
-    shell(torchrun_at_endpoint("is_host=0,read_timeout=2"))
-
-
-@launches
-def node_missing():
-    shell(torchrun_at_endpoint("join_timeout=2"))
-
-
-def torchrun_at_endpoint(settings):
-    meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()} --rdzv-conf {settings}"
-    return f"torchrun --nnodes 2 {meet} 05_multinode/train.py"
-
-
-@alone
-def store_nobody():
-    dist.TCPStore("127.0.0.1", free_port(), is_master=False, timeout=timedelta(seconds=2))
-
-
-@alone
-def unknown_name():
-    dist.TCPStore("no-such-node.invalid", 29500, is_master=False, timeout=timedelta(seconds=2))
-
-
-@alone
 def interface_missing():
     os.environ["GLOO_SOCKET_IFNAME"] = "eth7"
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-
-@alone
-def no_local_address():
-    dist.ProcessGroupGloo.create_device(hostname="192.0.2.77")
 
 
 @alone
@@ -231,14 +161,6 @@ def hold_a_store(port):
     store.wait(["last"], timedelta(seconds=30))
 
 
-@launches
-def closed_terminal():
-    worker = "sh -c 'kill -HUP $PPID; sleep 2'"
-    for handled in ("SIGHUP", "SIGTERM"):
-        flags = f"--standalone --signals-to-handle={handled} --no-python"
-        shell(f"nohup torchrun {flags} {worker}; echo {handled}: exit code $?")
-
-
 @one_waits
 def monitored_barrier(rank):
     if rank == 0:
@@ -253,51 +175,6 @@ def crossed_all_reduces(rank):
     for tensor in (a, b) if rank == 0 else (b, a):
         dist.all_reduce(tensor)
     print(f"rank {rank}: a = {a.item():.0f}, b = {b.item():.0f}")
-
-
-@two_ranks
-def other_shapes(rank):
-    dist.all_reduce(torch.ones(4 if rank == 0 else 400))
-
-
-@two_ranks
-def other_shapes_detail(rank):
-    dist.all_reduce(torch.ones(4 if rank == 0 else 400))
-
-
-@launches
-def ddp_detail():
-    """One process in ten to twenty survives it, by the addresses that it happens to get."""
-    code = "import torch, torch.distributed as d; d.init_process_group(); "
-    code += "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))"
-    alone = f"torchrun --standalone --nproc-per-node 2 --no-python python -c '{code}'"
-    shell(f"for n in 1 2 3 4 5 6; do TORCH_DISTRIBUTED_DEBUG=DETAIL {alone} || break; done")
-
-
-@launches
-def signal_9():
-    worker = 'import os, time; os.environ["RANK"] == "0" or os.kill(os.getpid(), 9); time.sleep(60)'
-    shell(f"torchrun --standalone --nproc-per-node 2 --no-python python -c '{worker}'")
-
-
-@launches
-def rank_raises():
-    shell("torchrun --standalone --nproc-per-node 1 --no-python python -c '1 / 0'")
-
-
-@launches
-def spawn_arguments():
-    run_script("def train(rank): pass", GUARDED.replace("(train", "(train, (1, 2)"))
-
-
-@launches
-def spawned_rank_raises():
-    run_script("def train(rank): 1 / (1 - rank)", GUARDED)
-
-
-@launches
-def spawned_rank_killed():
-    run_script("def train(rank): os.kill(os.getpid(), 9) if rank else time.sleep(60)", GUARDED)
 
 
 # ---------------------------------------------------------------- DistributedDataParallel
@@ -332,22 +209,6 @@ def attribute_of_the_model(rank):
 
 
 @two_ranks
-def all_frozen(rank):
-    DistributedDataParallel(nn.Linear(2, 2).requires_grad_(False))
-
-
-@two_ranks
-def other_models(rank):
-    DistributedDataParallel(nn.Sequential(*[nn.Linear(2, 2)] * 1, *[nn.Linear(2, 2)] * rank))
-
-
-@two_ranks
-def syncbatchnorm_on_cpu(rank):
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)))
-    model(torch.ones(4, 2))
-
-
-@two_ranks
 def flag_without_need(rank):
     model = DistributedDataParallel(nn.Linear(2, 1), find_unused_parameters=True)
     for _ in range(3):
@@ -372,11 +233,6 @@ def deprecated_buffers(rank):
     print(f"attribute set after wrapping: {len(seen)} warnings")
 
 
-@two_ranks
-def device_ids_on_cpu(rank):
-    DistributedDataParallel(nn.Linear(2, 2), device_ids=[rank])
-
-
 # ---------------------------------------------------------------- checkpoints
 
 
@@ -384,11 +240,6 @@ def device_ids_on_cpu(rank):
 def keys_of_the_wrapper(rank):
     saved = DistributedDataParallel(nn.Linear(2, 2)).state_dict()
     nn.Linear(2, 2).load_state_dict(saved)
-
-
-@alone
-def keys_of_compile():
-    nn.Linear(2, 2).load_state_dict(torch.compile(nn.Linear(2, 2)).state_dict())
 
 
 @alone
@@ -408,16 +259,6 @@ def half_a_file():
         call(f"{size} of {len(whole)} bytes", torch.load, path)
 
 
-@alone
-def disk_full():
-    torch.save(nn.Linear(100, 100).state_dict(), "/dev/full")
-
-
-@alone
-def no_folder():
-    torch.save({}, "no-such-folder/model.pt")
-
-
 @two_ranks
 def load_before_save(rank):
     path = Path(os.environ["STORE"] + ".pt")
@@ -429,17 +270,6 @@ def load_before_save(rank):
 
 
 # ---------------------------------------------------------------- data
-
-
-@alone
-def other_images():
-    sys.path.insert(0, str(ROOT))
-    importlib.import_module("01_baseline.train").ConvNet()(torch.ones(2, 1, 32, 32))
-
-
-@alone
-def other_labels():
-    nn.functional.cross_entropy(torch.zeros(1, 10), torch.tensor([12]))
 
 
 @alone
@@ -455,30 +285,6 @@ def sampler_and_shuffle():
     DataLoader(data, sampler=DistributedSampler(data, 2, 0), shuffle=True)
 
 
-class Deadly(torch.utils.data.Dataset):
-    """Its worker gets a signal at the first image."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        os.kill(os.getpid(), self.number)
-        time.sleep(60)
-
-
-@alone
-def worker_killed():
-    next(iter(DataLoader(Deadly(signal.SIGKILL), num_workers=1)))
-
-
-@alone
-def worker_bus_error():
-    next(iter(DataLoader(Deadly(signal.SIGBUS), num_workers=1)))
-
-
 @alone
 def open_files():
     import resource  # not on Windows
@@ -487,41 +293,116 @@ def open_files():
     list(DataLoader(range(200), num_workers=1))
 
 
-# ---------------------------------------------------------------- notebooks, Windows, macOS
+def worker_gets(number):
+    """Read from a loader whose worker gets a signal at its first image."""
 
-SPAWN = "import os, time\nimport torch.multiprocessing as mp\n{}\n{}\n"
+    def die(images):
+        os.kill(os.getpid(), number)
+
+    next(iter(DataLoader(range(4), num_workers=1, collate_fn=die, multiprocessing_context="fork")))
+
+
+# ---------------------------------------------------------------- cases of one expression
+
+SOON = timedelta(seconds=2)
+
+IN_ONE_PROCESS = {
+    "no_group": lambda: dist.all_reduce(torch.ones(1)),
+    "nccl_without_gpus": lambda: dist.init_process_group(
+        "nccl", store=dist.HashStore(), rank=0, world_size=1
+    ),
+    "store_nobody": lambda: dist.TCPStore("127.0.0.1", free_port(), is_master=False, timeout=SOON),
+    "unknown_name": lambda: dist.TCPStore(
+        "no-such-node.invalid", 29500, is_master=False, timeout=SOON
+    ),
+    "no_local_address": lambda: dist.ProcessGroupGloo.create_device(hostname="192.0.2.77"),
+    "keys_of_compile": lambda: nn.Linear(2, 2).load_state_dict(
+        torch.compile(nn.Linear(2, 2)).state_dict()
+    ),
+    "disk_full": lambda: torch.save(nn.Linear(100, 100).state_dict(), "/dev/full"),
+    "no_folder": lambda: torch.save({}, "no-such-folder/model.pt"),
+    "other_images": lambda: importlib.import_module("01_baseline.train").ConvNet()(
+        torch.ones(2, 1, 32, 32)
+    ),
+    "other_labels": lambda: nn.functional.cross_entropy(torch.zeros(1, 10), torch.tensor([12])),
+    "worker_killed": lambda: worker_gets(signal.SIGKILL),
+    "worker_bus_error": lambda: worker_gets(signal.SIGBUS),
+}
+ON_TWO_RANKS = {
+    "second_init": lambda rank: dist.init_process_group("gloo"),
+    "other_shapes": lambda rank: dist.all_reduce(torch.ones(4 if rank == 0 else 400)),
+    "other_shapes_detail": lambda rank: dist.all_reduce(torch.ones(4 if rank == 0 else 400)),
+    "all_frozen": lambda rank: DistributedDataParallel(nn.Linear(2, 2).requires_grad_(False)),
+    "other_models": lambda rank: DistributedDataParallel(
+        nn.Sequential(*(nn.Linear(2, 2) for _ in range(1 + rank)))
+    ),
+    "syncbatchnorm_on_cpu": lambda rank: nn.SyncBatchNorm(2)(torch.ones(4, 2)),
+    "device_ids_on_cpu": lambda rank: DistributedDataParallel(nn.Linear(2, 2), device_ids=[rank]),
+}
+CASES |= {name: (function, 0, 0) for name, function in IN_ONE_PROCESS.items()}
+CASES |= {name: (function, 2, 60) for name, function in ON_TWO_RANKS.items()}
+
+
+# ---------------------------------------------------------------- cases that start a script
+
 BARE = "mp.spawn(train, nprocs=2)"
 GUARDED = f"if __name__ == '__main__': {BARE}"
+SCRIPTS = {  # what mp.spawn starts, and how
+    "spawn_arguments": ("def train(rank): pass", GUARDED.replace("(train", "(train, (1, 2)")),
+    "spawned_rank_raises": ("def train(rank): 1 / (1 - rank)", GUARDED),
+    "spawned_rank_killed": (
+        "def train(rank): os.kill(os.getpid(), 9) if rank else time.sleep(60)",
+        GUARDED,
+    ),
+    "spawn_without_a_guard": ("def train(rank): print(rank)", BARE),
+    "spawn_a_lambda": ("train = lambda rank: print(rank)", GUARDED),
+    "spawn_in_a_notebook": ("def train(rank): print(rank)", BARE),
+}
+PYTHON = "torchrun --standalone --nproc-per-node {} --no-python python -c"
+MEET = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:PORT --rdzv-conf"
+HUP = "--no-python sh -c 'kill -HUP $PPID; sleep 2'; echo"
+DDP = "import torch, torch.distributed as d; d.init_process_group(); "
+DDP += "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))"
+KILLED = 'import os, time; os.environ["RANK"] == "0" or os.kill(os.getpid(), 9); time.sleep(60)'
+COMMANDS = {
+    "other_torchrun": "bash -c 'PATH=/nowhere; torchrun --version'",
+    "local_rank_argument": "python -m torch.distributed.launch --nproc-per-node 1 "
+    "04_ddp_torchrun/train.py",
+    "threads_of_torchrun": "for n in 1 2; do torchrun --standalone --nproc-per-node $n "
+    "--no-python sh -c 'echo threads:$OMP_NUM_THREADS:'; done",
+    "endpoint_nobody": f"{MEET} is_host=0,read_timeout=2 05_multinode/train.py",
+    "node_missing": f"{MEET} join_timeout=2 05_multinode/train.py",
+    "closed_terminal": "for handled in SIGHUP SIGTERM; do nohup torchrun --standalone "
+    f"--signals-to-handle=$handled {HUP} $handled: exit code $?; done",
+    # One process in ten to twenty survives it, by the addresses that it happens to get.
+    "ddp_detail": "for n in 1 2 3 4 5 6; do "
+    f"TORCH_DISTRIBUTED_DEBUG=DETAIL {PYTHON.format(2)} '{DDP}' || break; done",
+    "signal_9": f"{PYTHON.format(2)} '{KILLED}'",
+    "rank_raises": f"{PYTHON.format(1)} '1 / 0'",
+}
+LAUNCHES = {*SCRIPTS, *COMMANDS}
 
 
-@launches
-def spawn_in_a_notebook():
-    subprocess.run([sys.executable, "-c", SPAWN.format("def train(rank): print(rank)", BARE)])
-
-
-@launches
-def spawn_without_a_guard():
-    run_script("def train(rank): print(rank)", BARE)
-
-
-@launches
-def spawn_a_lambda():
-    run_script("train = lambda rank: print(rank)", GUARDED)
-
-
-# ---------------------------------------------------------------- running them
-
-
-def run_script(function, start):
+def run_script(name):
+    script = "import os, time\nimport torch.multiprocessing as mp\n{}\n{}\n".format(*SCRIPTS[name])
     path = Path(tempfile.mkdtemp(), "train.py")
-    path.write_text(SPAWN.format(function, start))
-    subprocess.run([sys.executable, path])
+    path.write_text(script)
+    in_a_notebook = name == "spawn_in_a_notebook"  # its functions are in no file
+    subprocess.run([sys.executable, *(["-c", script] if in_a_notebook else [path])])
 
 
-def shell(command):
+def run_command(name):
+    command = COMMANDS[name].replace("PORT", str(free_port()))
     print("$", command)
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     subprocess.run(command, shell=True, cwd=ROOT, env=env)
+
+
+CASES |= {name: (partial(run_script, name), 0, 0) for name in SCRIPTS}
+CASES |= {name: (partial(run_command, name), 0, 0) for name in COMMANDS}
+
+
+# ---------------------------------------------------------------- running them
 
 
 def call(what, function, *args):
@@ -601,6 +482,7 @@ def main():
             return 2
     if not names:
         print("\n".join(CASES))
+    importlib.import_module("torch._dynamo")  # DDP imports it: once here, not once in each rank
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         tempfile.tempdir = folder  # of the cases
         for start in range(0, len(names), AT_A_TIME):

@@ -3,15 +3,15 @@
     python tests/simulated_gpu.py 2 python -m pytest tests/test_gpu.py
     python tests/simulated_gpu.py 2 torchrun --nproc-per-node 2 04_ddp_torchrun/train.py
 
-Every tensor stays in CPU memory. A table says which storages are on "cuda:1"; tensor.device, the
-factories, torch.save and torch.load follow it, and every operation, also in backward, is refused if
-its tensors are on two devices. A group "nccl" is gloo beneath, with the rules of simulated_nccl.py.
+Every tensor stays in CPU memory. A table says which storages are on "cuda:1"; tensor.device and the
+factories follow it, and every operation, also in backward, is refused if its tensors are on two
+devices. A group "nccl" is gloo beneath, with the rules of simulated_nccl.py.
 
 This checks names, signatures, devices, control flow, and the arithmetic of the ranks. It cannot
-show kernels and their numbers (fp16's range, autocast's list of operations, cuDNN), anything
-asynchronous (overlap, streams, races, times), memory, random numbers of GPUs, torch.compile,
-and what NCCL does: all it reports of NCCL is a rule in simulated_nccl.py. What passes here has not
-run on a GPU.
+show kernels and their numbers (fp16's range, autocast's list of operations, cuDNN, SyncBatchNorm),
+anything asynchronous (overlap, streams, races, times), memory, the device in a checkpoint, random
+numbers of GPUs, torch.compile, and what NCCL does: all it reports of NCCL is a rule in
+simulated_nccl.py. What passes here has not run on a GPU.
 """
 
 import functools
@@ -28,8 +28,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-CPU, T, S, local = torch.device("cpu"), torch.Tensor, torch.UntypedStorage, threading.local()
-DEVICE, STORAGE_DEVICE, TO, RUN = T.device, S.device, T.to, threading.Thread.run
+CPU, T, local = torch.device("cpu"), torch.Tensor, threading.local()
+DEVICE, TO, RUN = T.device, T.to, threading.Thread.run
 places = {}  # address of a storage -> weak reference, and its GPU
 ANY = -1  # made in C++, which believes in a CPU: it is where the first tensor is that it meets
 MIXES = ("copy_", "_to_copy", "_foreach_copy_", "_local_scalar_dense", "_efficientzerotensor")
@@ -61,14 +61,10 @@ def index_of(device=None):
 # ---------------------------------------------------------------- tensors
 
 
-def gpu_of(storage):
-    return places.get(storage._cdata, (None, None))[1]
-
-
 def home(tensor):
     """The index of a tensor's GPU; None: the CPU; ANY."""
     try:
-        return gpu_of(tensor.untyped_storage())
+        return places.get(tensor.untyped_storage()._cdata, (None, None))[1]
     except (NotImplementedError, RuntimeError):  # no storage: sparse, meta
         return None
 
@@ -186,24 +182,6 @@ def patch_tensors():
     T.pin_memory, T.record_stream = lambda t, device=None: t, lambda t, stream: None
 
 
-def patch_storages():
-    """So that torch.save and torch.load know about devices."""
-
-    def copied(storage, index):
-        tensor = torch.tensor([], dtype=torch.uint8).set_(S(storage.nbytes()).copy_(storage))
-        return place(tensor, index).untyped_storage()
-
-    def location(storage):
-        return None if gpu_of(storage) in (None, ANY) else f"cuda:{gpu_of(storage)}"
-
-    def restored(storage, where):
-        return copied(storage, index_of(where)) if where.startswith("cuda") else None
-
-    S.device = property(lambda s: torch.device(location(s) or STORAGE_DEVICE.__get__(s)))
-    S.clone = lambda storage: copied(storage, gpu_of(storage))
-    torch.serialization.register_package(0, location, restored)
-
-
 # ---------------------------------------------------------------- torch.cuda
 
 
@@ -319,7 +297,6 @@ def install():
     import simulated_nccl
 
     patch_tensors()
-    patch_storages()
     patch_cuda()
     patch_data_parallel()
     simulated_nccl.patch()

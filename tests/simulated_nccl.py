@@ -29,14 +29,8 @@ all_to_all_single"""
 BARRIER = """barrier(): using the device under current context. \
 You can specify `device_id` in `init_process_group` to mute this warning."""
 INIT, DESTROY, GET_BACKEND = c10d.init_process_group, c10d.destroy_process_group, c10d.get_backend
-NEW_GROUP, BARRIER_OF, COLL_DEVICE = c10d.new_group, c10d.barrier, c10d._get_object_coll_device
+BARRIER_OF, COLL_DEVICE = c10d.barrier, c10d._get_object_coll_device
 group = SimpleNamespace(nccl=False, device_id=None, store=None, seconds=600, met=False)
-gloos = set()  # names of groups that were asked to be gloo
-
-
-def is_nccl(which=None):
-    which = which or (dist.group.WORLD if dist.is_initialized() else None)
-    return group.nccl and getattr(which, "group_name", None) not in gloos
 
 
 def init_process_group(backend=None, *args, device_id=None, **kwargs):
@@ -53,13 +47,6 @@ def init_process_group(backend=None, *args, device_id=None, **kwargs):
     group.seconds = kwargs["timeout"].total_seconds() if kwargs.get("timeout") else 600
     if group.nccl and device_id is not None:
         meet()
-
-
-def new_group(*args, backend=None, **kwargs):
-    made = NEW_GROUP(*args, backend="gloo" if backend == "nccl" else backend, **kwargs)
-    if backend == "gloo":
-        gloos.add(made.group_name)
-    return made
 
 
 def meet():
@@ -79,7 +66,7 @@ def meet():
 def checked(collective):
     @functools.wraps(collective)
     def call(*args, **kwargs):
-        if dist.is_initialized() and is_nccl(kwargs.get("group")):
+        if dist.is_initialized() and group.nccl:
             meet()
             for t in tree_leaves((args, kwargs)):
                 if isinstance(t, torch.Tensor) and home(t) is None:
@@ -93,7 +80,7 @@ def checked(collective):
 
 
 def barrier(which=None, async_op=False, device_ids=None, timeout=None):
-    if not is_nccl(which):
+    if not group.nccl:
         return BARRIER_OF(which, async_op, device_ids, timeout)
     meet()
     if group.device_id is None and dist.get_rank() == 0 and not device_ids:
@@ -133,72 +120,15 @@ def watched(call):
     return until_the_timeout
 
 
-# ---------------------------------------------------------------- what DDP calls in C++
-
-COALESCED = watched(dist._broadcast_coalesced)
-BUCKETS = dist._compute_bucket_assignment_by_size
-
-
-def by_gpu(tensors):
-    """C++ takes them all for the CPU's: -> lists of the indices of those on the same GPU"""
-    homes = [home(tensor) for tensor in tensors]
-    return [[i for i, h in enumerate(homes) if h == own] for own in dict.fromkeys(homes)]
-
-
-def broadcast_coalesced(pg, tensors, *rest):
-    for indices in by_gpu(tensors):
-        COALESCED(pg, [tensors[i] for i in indices], *rest)
-
-
-def assign_buckets(tensors, limits, sparse=()):
-    buckets, sizes = [], []
-    for own in by_gpu(tensors):
-        sparse_here = [sparse[i] for i in own] if sparse else []
-        parts, limit = BUCKETS([tensors[i] for i in own], limits, sparse_here)
-        buckets += [[own[i] for i in part] for part in parts]
-        sizes += limit
-    return buckets, sizes
-
-
-class Sum(torch.autograd.Function):
-    """The sum over all ranks; its gradient is the sum of the ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx, tensor):
-        total = tensor.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return Sum.apply(gradient.contiguous())
-
-
-def sync_batch_norm(x, weight, bias, running_mean, running_var, eps, momentum, *_):
-    """PyTorch's kernels exist on GPUs only: here by the formula, in float32."""
-    y, over = x.float(), [d for d in range(x.dim()) if d != 1]
-    shape, count = (1, -1, *[1] * (x.dim() - 2)), y.new_full((1,), x.numel() / x.size(1))
-    parts = Sum.apply(torch.cat([y.sum(over), y.square().sum(over), count]))
-    n, mean = parts[-1], parts[: x.size(1)] / parts[-1]
-    var = parts[x.size(1) : -1] / n - mean.square()
-    with torch.no_grad():
-        running_mean.lerp_(mean, momentum)
-        running_var.lerp_(var * n / (n - 1), momentum)
-    y = (y - mean.view(shape)) * (var + eps).rsqrt().view(shape)
-    return (y * weight.view(shape) + bias.view(shape)).to(x.dtype)
-
-
 def patch():
     new = {
         name: checked(getattr(c10d, name)) for name in COLLECTIVES.split() if hasattr(c10d, name)
     }
-    new |= {f.__name__: f for f in (init_process_group, destroy_process_group, new_group, barrier)}
-    new["get_backend"] = lambda which=None: "nccl" if is_nccl(which) else GET_BACKEND(which)
+    new |= {f.__name__: f for f in (init_process_group, destroy_process_group, barrier)}
+    new["get_backend"] = lambda which=None: "nccl" if group.nccl else GET_BACKEND(which)
     for name, value in new.items():
         setattr(c10d, name, value)
         setattr(dist, name, value)
-    c10d._get_object_coll_device = lambda g=None: "cuda" if is_nccl(g) else COLL_DEVICE(g)
-    dist._broadcast_coalesced = broadcast_coalesced
-    dist._compute_bucket_assignment_by_size = assign_buckets
+    c10d._get_object_coll_device = lambda g=None: "cuda" if group.nccl else COLL_DEVICE(g)
+    dist._broadcast_coalesced = watched(dist._broadcast_coalesced)
     dist.Work.wait, torch.Tensor.backward = watched(dist.Work.wait), watched(torch.Tensor.backward)
-    torch.nn.modules.batchnorm.sync_batch_norm = SimpleNamespace(apply=sync_batch_norm)

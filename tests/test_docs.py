@@ -22,8 +22,6 @@ import pytest
 import torch
 from conftest import ROOT, STAGES, free_port
 
-from benchmarks import run_all
-
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
 PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -166,18 +164,6 @@ def test_two_ranks_of_the_adapted_script_train_the_weights_of_one(reader):
     assert script != plain and distance(*weights) < 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), (2, 2)])
-def test_all_ranks_of_the_adapted_script_count_each_point_once(reader, nodes, ranks):
-    env = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    script = "docs/examples/adapt_after.py"
-    result = reader.finish_all(reader.start_nodes(script, ranks, [env] * nodes))
-    assert result.code == 0, result
-    epochs = re.findall(r"epoch (\d): error ([\d.]+) on 2000 points", result.out)
-    assert [int(epoch) for epoch, _ in epochs] == list(range(len(epochs))), "one rank prints"
-    assert float(epochs[-1][1]) < 0.0105 and (reader.folder / "regression.pt").exists()
-
-
 @pytest.mark.parametrize(
     "script",
     [path.name for path in EXAMPLES.glob("*.py") if "start it with torchrun" in path.read_text()],
@@ -201,22 +187,6 @@ def test_figures_of_the_timings_page():
         own = versions["broadcast_buffers=False"]["total"]
         part = statistics.median(limit / step for limit, step in zip(bound, own))
         assert place in page and place.startswith(f"{part:.2f}")
-
-
-def test_efficiencies_of_published_runs_follow_from_their_figures():
-    page = (ROOT / "docs/reading_timings.md").read_text()
-    rows = re.findall(r"\| ([\d,]+(?: / [\d,]+)+) \| ([\d /]+) % \|", page)
-    assert len(rows) > 5
-    for figures, efficiencies in rows:
-        rates = [int(rate) for rate in figures.replace(",", "").split(" / ")]
-        shown = [int(part) for part in efficiencies.split(" / ")]
-        assert shown == pytest.approx([100 * rate / rates[0] for rate in rates], abs=0.55)
-
-
-def test_repeats_of_a_stage_compute_the_same():
-    for row in run_all.committed():
-        results = [[(e["loss"], e["test"]) for e in run["history"]] for run in row]
-        assert results == [results[0]] * 3, row[0]["name"]
 
 
 def english_pages():

@@ -2,7 +2,7 @@
 
 import argparse
 import io
-import random
+import itertools
 import re
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn as nn
 from conftest import ROOT
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 PAGE = (ROOT / "docs/checkpoints.md").read_text()
 
@@ -28,6 +28,45 @@ def test_the_table_of_another_number_of_ranks(batch, first, twice, never):
     before, after = taken(2, 12, 0, 25), taken(3, batch, first, 960)
     assert (len(before & after), 960 - len(before | after)) == (twice, never)
     assert re.search(rf"\| 3 x {batch} +\| .*{first} +\| {twice} +\| {never} +\|", PAGE)
+
+
+class Numbers(Dataset):
+    """Sample i is (i, a random number that stands for an augmentation); counts what is read."""
+
+    read = 0
+
+    def __len__(self):
+        return 1003
+
+    def __getitem__(self, index):
+        self.read += 1
+        return index, torch.rand(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_ways_to_a_position_in_the_epoch(workers):
+    """Rank 0 of 2 goes on after batch 8 of 21, as an epoch without a stop does."""
+
+    def loader(data, first=0):
+        rest = list(DistributedSampler(data, num_replicas=2, rank=0))[25 * first :]
+        return DataLoader(data, 25, sampler=rest, num_workers=workers)
+
+    torch.manual_seed(0)
+    at_start, whole = torch.get_rng_state(), iter(loader(Numbers()))
+    for _ in range(8):
+        next(whole)
+    now, expected = torch.get_rng_state(), list(whole)
+    skips, begins_later = Numbers(), Numbers()
+    torch.set_rng_state(at_start)
+    skipped = list(itertools.islice(loader(skips), 8, None))
+    rest = iter(loader(begins_later, 8))
+    torch.set_rng_state(now)  # after iter, which takes a random number
+    for found, equal_numbers in ((skipped, True), (list(rest), workers == 0)):
+        for (indices, numbers), (own, drawn) in zip(expected, found, strict=True):
+            assert torch.equal(indices, own) and torch.equal(numbers, drawn) == equal_numbers
+    if workers == 0:
+        assert (skips.read, begins_later.read) == (502, 302)
 
 
 # ---------------------------------------------------------------- keys, weights_only
@@ -52,31 +91,16 @@ def loaded(thing):
     return torch.load(file)
 
 
-def test_what_torch_load_accepts():
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=3)
-    parts = (model, optimizer, schedule, torch.amp.GradScaler("cpu"))
-    loaded([part.state_dict() for part in parts])
-    loaded([1, 0.5, "text", None, (1,), {"a": {1}}, torch.get_rng_state(), random.getstate()])
-
-
-@pytest.mark.parametrize(
-    ("thing", "saved_instead"),
-    [
+def test_what_torch_load_refuses():
+    """Each of them, and what the page has saved instead."""
+    pairs = [
         (argparse.Namespace(lr=0.1), vars),
         (Path("model.pt"), str),
         (np.zeros(2), torch.from_numpy),
         (np.float64(0.5), np.float64.item),
-        (np.random.get_state(), None),
         (nn.Linear(1, 1), nn.Linear.state_dict),
-    ],
-    ids=["Namespace", "Path", "NumPy's arrays", "np.float64", "np.random.get_state", "model"],
-)
-def test_what_torch_load_refuses(request, thing, saved_instead):
-    with pytest.raises(Exception, match="Weights only load failed"):
-        loaded(thing)
-    if saved_instead:
+    ]
+    for thing, saved_instead in pairs:
+        with pytest.raises(Exception, match="Weights only load failed"):
+            loaded(thing)
         loaded(saved_instead(thing))
-    name = request.node.callspec.id
-    assert "a whole model" in PAGE if name == "model" else name in PAGE

@@ -1,6 +1,5 @@
 """Facts that pages state about PyTorch, and that no example on them runs."""
 
-import importlib
 import io
 import warnings
 import zipfile
@@ -11,24 +10,6 @@ import torch
 import torch.nn as nn
 from conftest import ROOT
 from torch.distributed import run
-from torch.utils.flop_counter import FlopCounterMode
-
-
-def test_the_faster_recipe_has_more_parameters_and_less_arithmetic():
-    """Stage 1's page. The shapes are those of the notebook 8_Final in that repository."""
-    ours = importlib.import_module("01_baseline.train").ConvNet()
-    theirs = nn.Sequential(
-        nn.Conv2d(1, 24, 5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(24, 32, 3), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(800, 256), nn.ReLU(), nn.Linear(256, 10),
-    )  # fmt: skip
-    operations, parameters = [], []
-    for model in (theirs, ours):
-        with FlopCounterMode(display=False) as counter:
-            model(torch.zeros(1, 1, 28, 28))
-        operations.append(counter.get_total_flops())
-        parameters.append(sum(parameter.numel() for parameter in model.parameters()))
-    assert 2 * operations[0] < operations[1] and round(parameters[0] / parameters[1]) == 7
 
 
 def test_data_parallel_does_not_warn_and_its_replicas_have_no_parameters():

@@ -3,14 +3,11 @@
 finish() of conftest.py fails if a process is left. Failures of torchrun's are in test_lost.py.
 """
 
-import contextlib
 import os
 import signal
-import time
 
-import psutil
 import pytest
-from conftest import ENDLESS, LINUX, family, ranks_of, wait_for, wait_for_line
+from conftest import ENDLESS, ranks_of, wait_for, wait_for_line
 
 SLOW = pytest.mark.slow
 
@@ -39,9 +36,7 @@ def test_a_killed_rank_ends_the_run(reader, stage, which):
         ("03_ddp_spawn", "starting", "killpg", signal.SIGINT),
         ("03_ddp_spawn", "training", "kill", signal.SIGINT),
         ("03_ddp_spawn", "training", "kill", signal.SIGTERM),
-        ("04_ddp_torchrun", "training", "kill", signal.SIGTERM),
         ("03_ddp_spawn", "starting", "kill", signal.SIGKILL),
-        ("03_ddp_spawn", "starting", "kill", signal.SIGTERM),
     ],
 )
 def test_a_parent_that_is_stopped_takes_its_ranks_along(reader, stage, when, send, number):
@@ -62,19 +57,6 @@ def test_a_parent_that_is_stopped_takes_its_ranks_along(reader, stage, when, sen
 
 
 @SLOW
-def test_a_rank_that_raises_shows_its_traceback(reader):
-    """The error comes from a rank, not from the parent: the data vanish between the two."""
-    data = reader.folder / "vanishing"
-    data.symlink_to(reader.env["MNIST_ROOT"])
-    env = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
-    process = reader.start(f"python 03_ddp_spawn/train.py {ENDLESS} --data {data}", **env)
-    wait_for(lambda: ranks_of(process))
-    data.unlink()
-    result = reader.finish(process)
-    assert result.code != 0 and f"--data {data}: no MNIST" in result.err, result
-
-
-@SLOW
 def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # under torchrun: test_lost.py
     (process,) = reader.start_stage("03_ddp_spawn", f"{ENDLESS} --timeout 5")
     wait_for_line(process)
@@ -82,44 +64,3 @@ def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # under torch
     result = reader.finish(process)
     assert result.code != 0
     assert "5000ms" in result.err, result
-
-
-# ---------------------------------------------------------------- no port while it runs
-
-SMALL = "-e 1 --device cpu --batch-size 48"
-LOOPBACK = "127.0.0.1", "::1", "::ffff:127.0.0.1"
-
-
-def open_ports(process):
-    """Who of a command's processes can be reached from other machines -> {(command, port)}"""
-    found = set()
-    for pid in family(process):
-        with contextlib.suppress(psutil.Error):
-            member = psutil.Process(pid)
-            for socket in member.net_connections("inet"):
-                if socket.status == psutil.CONN_LISTEN and socket.laddr.ip not in LOOPBACK:
-                    found.add((" ".join(member.cmdline()), socket.laddr.port))
-    return found
-
-
-@SLOW
-@LINUX
-@pytest.mark.parametrize(
-    "command",
-    [
-        f"python 03_ddp_spawn/train.py {SMALL}",
-        f"python 04_ddp_torchrun/from_scratch.py --nproc-per-node 2 01_baseline/train.py {SMALL}",
-        "python compare.py --only 04 05 -e 1 -b 48",
-    ],
-)
-def test_only_torchruns_store_can_be_reached_from_other_machines(reader, command):
-    """It listens on all interfaces, whatever --standalone says: stage 5's page has a warning."""
-    process = reader.start(command, GLOO_SOCKET_IFNAME="lo")
-    found = set()
-    while process.poll() is None:
-        found |= open_ports(process)
-        time.sleep(0.05)
-    result = reader.finish(process)
-    assert result.code == 0, result
-    launchers = "bin/torchrun", "-m torch.distributed.run"
-    assert all(any(word in command for word in launchers) for command, _ in found), found

@@ -1,6 +1,5 @@
 """Every script with a proof: its claims hold, and it notices when it is broken."""
 
-import functools
 import re
 import shutil
 import subprocess
@@ -9,17 +8,18 @@ import sys
 import pytest
 from conftest import ROOT, fenced
 
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-SCRIPTS = [
-    "01_baseline/from_scratch.py",
-    SLOW("02_dp/from_scratch.py"),
-    "03_ddp_spawn/from_scratch.py",
-    SLOW("03_ddp_spawn/batchnorm.py"),
-    SLOW("03_ddp_spawn/shards_and_seeds.py"),
-    SLOW("03_ddp_spawn/amp.py"),
-    SLOW("04_ddp_torchrun/from_scratch.py"),
-    SLOW("05_multinode/from_scratch.py"),
-]
+BREAKS = {  # each script, and a line of it with what breaks it
+    "01_baseline/from_scratch.py": ("y.split(sizes)", "y.flip(0).split(sizes)"),
+    "02_dp/from_scratch.py": ("total.grad += own", "total.grad = own"),
+    "03_ddp_spawn/from_scratch.py": ("gradient, dist.get_world_size(), out", "gradient, 1, out"),
+    "03_ddp_spawn/batchnorm.py": ("return SumOverRanks.apply(gradient)", "return gradient"),
+    "03_ddp_spawn/shards_and_seeds.py": ("sampler.set_epoch(epoch)", "sampler.set_epoch(0)"),
+    "03_ddp_spawn/amp.py": ("scaler.unscale_(optimizer)", "pass"),
+    "04_ddp_torchrun/from_scratch.py": ('"GROUP_RANK": "0"', '"GROUP_RANK": "1"'),
+    "05_multinode/from_scratch.py": ("mine += received", "mine -= received"),
+}
+QUICK = "01_baseline/from_scratch.py", "03_ddp_spawn/from_scratch.py"
+SLOW = [pytest.param(script, marks=pytest.mark.slow) for script in BREAKS if script not in QUICK]
 
 
 def quoted_lines(script):
@@ -37,7 +37,7 @@ def without_figures(line):
     return re.sub(r"[-+\d.,e]+", "#", line).strip()
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [*QUICK, *SLOW])
 def test_it_runs_alone_and_its_claims_hold(reader, script):
     result = reader.run(f"python {script}")
     if script.endswith("from_scratch.py"):
@@ -49,22 +49,9 @@ def test_it_runs_alone_and_its_claims_hold(reader, script):
     assert verdicts.count("ok") >= 5 and "FAILED" not in verdicts, result
 
 
-BREAKS = [
-    ("01_baseline/from_scratch.py", "y.split(sizes)", "y.flip(0).split(sizes)"),
-    SLOW("02_dp/from_scratch.py", "total.grad += own", "total.grad = own"),
-    SLOW(
-        "03_ddp_spawn/from_scratch.py", "gradient, dist.get_world_size(), out", "gradient, 1, out"
-    ),
-    SLOW("03_ddp_spawn/batchnorm.py", "return SumOverRanks.apply(gradient)", "return gradient"),
-    ("03_ddp_spawn/shards_and_seeds.py", "sampler.set_epoch(epoch)", "sampler.set_epoch(0)"),
-    SLOW("03_ddp_spawn/amp.py", "scaler.unscale_(optimizer)", "pass"),
-    SLOW("04_ddp_torchrun/from_scratch.py", '"GROUP_RANK": "0"', '"GROUP_RANK": "1"'),
-    SLOW("05_multinode/from_scratch.py", "mine += received", "mine -= received"),
-]
-
-
-@pytest.mark.parametrize(("script", "right", "wrong"), BREAKS)
-def test_it_notices_when_it_is_broken(tmp_path, script, right, wrong):
+@pytest.mark.parametrize("script", [*QUICK, *SLOW])
+def test_it_notices_when_it_is_broken(tmp_path, script):
+    right, wrong = BREAKS[script]
     stage, name = script.split("/")
     shutil.copytree(ROOT / stage, tmp_path / stage, ignore=shutil.ignore_patterns("__pycache__"))
     path = tmp_path / script

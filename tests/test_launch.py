@@ -61,13 +61,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", ["Service", "PersistentVolumeClaim", "Job"])
-def test_the_manifest_is_valid(kind):
-    resource = manifest()[kind]
-    for version in ("1.26", kubernetes_validate.latest_version()):
-        kubernetes_validate.validate(resource, version, strict=True)
-    resource["spec"]["no such field"] = 1
-    with pytest.raises(kubernetes_validate.ValidationError):
+@pytest.mark.parametrize("version", ["1.26", kubernetes_validate.latest_version()])
+def test_the_manifest_is_valid(version):
+    for resource in manifest().values():
         kubernetes_validate.validate(resource, version, strict=True)
 
 
@@ -92,7 +88,6 @@ def test_the_names_and_numbers_in_the_manifest_fit_together():
     assert mounts.keys() == volumes.keys()
     assert f" {mounts['code']}/{Path(made[2]).name} --snapshot" in script
     assert container()["workingDir"] == mounts["stage5"]
-    assert volumes["shm"]["emptyDir"]["medium"] == "Memory" and mounts["shm"] == "/dev/shm"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +97,6 @@ def test_the_names_and_numbers_in_the_manifest_fit_together():
         ({"PORT": "7", "RUN_ID": "a b", "MAX_RESTARTS": "0"}, "--max-restarts 0 h0:7 'a b'"),
         ({"RANKS": "4", "LOCAL_ADDR": "10.5.0.1"}, "--nproc-per-node 4 --local-addr 10.5.0.1"),
         ({"CUDA_VISIBLE_DEVICES": "0,2,5"}, "--nproc-per-node 3"),
-        ({"SCRIPT": "rehearsal/preflight.py"}, "--nproc-per-node 1"),
     ],
 )
 def test_the_dry_run_prints_what_is_run(folder, env, expected):
@@ -114,7 +108,7 @@ def test_the_dry_run_prints_what_is_run(folder, env, expected):
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in printed.stdout
     called = [line[1:-1] for line in ran.stdout.splitlines()]
     assert called[0] == "torchrun" and set(shlex.split(expected)) <= set(called), called
-    assert called[-5:] == [str(LAUNCH.parent / env.get("SCRIPT", "train.py")), *words[2:]]
+    assert called[-5:] == [str(LAUNCH.parent / "train.py"), *words[2:]]
 
 
 def test_a_rank_per_gpu(folder):
@@ -144,28 +138,25 @@ def test_bad_input(folder, command, env, message):
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda path: path.name)
-def test_a_job_whose_time_is_up_is_requeued_at_most_20_times(folder, job):
+@pytest.mark.parametrize(("restarts", "requeued"), [("19", True), ("20", False)])
+def test_a_job_whose_time_is_up_is_requeued_at_most_20_times(folder, job, restarts, requeued):
     wait = "touch started; for i in $(seq 600); do test -e end || sleep 0.1; done; exit 3"
     fake(folder, "srun", wait)
     fake(folder, "scontrol", 'echo "$*" | sed s/show.*/n7/')
     fake(folder, "scancel", 'echo "$*"; touch end')
     slurm = {"SLURM_JOB_ID": "21234", "SLURM_JOB_NODELIST": "n[7-8]", "SLURM_NNODES": "2"}
-    for restarts, requeued in (("19", True), ("20", False)):
-        (folder / "started").unlink(missing_ok=True)
-        (folder / "end").unlink(missing_ok=True)
-        more = {"SLURM_CPUS_PER_TASK": "3", "SLURM_RESTART_COUNT": restarts}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        env = environment(folder, **slurm, **more)
-        process = subprocess.Popen(["bash", job], cwd=folder, env=env, **pipes)
-        wait_for((folder / "started").exists)
-        process.send_signal(signal.SIGUSR1)
-        if not requeued:
-            (folder / "end").touch()
-        out, err = process.communicate(timeout=120)
-        assert requeued or process.returncode == 3, "the exit code of srun"
-        assert ("--signal=TERM 21234\nrequeue 21234\n" in out) == requeued, (out, err)
-        assert ("back into the queue" in out) == requeued
-        assert ("giving up" in err) != requeued
+    slurm |= {"SLURM_CPUS_PER_TASK": "3", "SLURM_RESTART_COUNT": restarts}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    env = environment(folder, **slurm)
+    process = subprocess.Popen(["bash", job], cwd=folder, env=env, **pipes)
+    wait_for((folder / "started").exists)
+    process.send_signal(signal.SIGUSR1)
+    if not requeued:
+        (folder / "end").touch()
+    out, err = process.communicate(timeout=120)
+    assert requeued or process.returncode == 3, "the exit code of srun"
+    assert ("--signal=TERM 21234\nrequeue 21234\n" in out) == requeued, (out, err)
+    assert ("giving up" in err) != requeued
 
 
 @NEEDS_HOSTS

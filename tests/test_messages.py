@@ -1,15 +1,12 @@
-"""docs/messages.md: whole, sorted into its index, and its messages are those that are printed."""
+"""docs/messages.md: each case has an entry, and the messages are those that are printed."""
 
 import re
 
 import pytest
-from conftest import LINUX, ROOT, anchor
+from conftest import LINUX, ROOT
+from provoke_messages import CASES, LAUNCHES
 
 PAGE = (ROOT / "docs/messages.md").read_text()
-SOURCE = (ROOT / "tests/provoke_messages.py").read_text()
-KINDS = {name: kind for kind, name in re.findall(r"^@(\w+)\ndef (\w+)\(", SOURCE, re.MULTILINE)}
-ROWS = re.findall(r"^\| \[(.*)\]\(#(.*)\) \| (.+) \|$", PAGE, re.MULTILINE)
-NAMED = {link: re.findall(r"`(\w+)`", cases) for _, link, cases in ROWS}  # an entry's cases
 
 
 def entries():
@@ -20,14 +17,14 @@ def entries():
 
 
 ENTRIES = entries()
-
-
-def test_the_index_lists_every_entry_once():
-    assert [row[:2] for row in ROWS] == [(heading, anchor(heading)) for heading in ENTRIES]
+NAMED = {  # an entry's cases
+    heading: re.findall(r"`(\w+)`", text.partition("**Provoke:**")[2])
+    for heading, text in ENTRIES.items()
+}
 
 
 def test_every_case_has_an_entry():
-    assert sorted(sum(NAMED.values(), [])) == sorted(KINDS)
+    assert sorted(sum(NAMED.values(), [])) == sorted(CASES)
 
 
 @LINUX
@@ -43,8 +40,8 @@ def test_every_case_has_an_entry():
 def test_messages_are_those_that_are_printed(reader, launches, every):
     """One wording of a heading, and all that an entry says that the case prints."""
     entries = dict(list(ENTRIES.items())[::every])
-    named = {name for heading in entries for name in NAMED[anchor(heading)]}
-    names = [n for n, kind in KINDS.items() if n in named and (kind == "launches") is launches]
+    named = {name for heading in entries for name in NAMED[heading]}
+    names = [name for name in CASES if name in named and (name in LAUNCHES) == launches]
     (reader.folder / "tests").symlink_to(ROOT / "tests")
     result = reader.run(f"python tests/provoke_messages.py {' '.join(names)}", timeout=580)
     assert result.code == 0, result
@@ -53,7 +50,7 @@ def test_messages_are_those_that_are_printed(reader, launches, every):
     assert list(printed) == names
     missing = []
     for heading, text in entries.items():
-        found = [printed[name] for name in NAMED[anchor(heading)] if name in printed]
+        found = [printed[name] for name in NAMED[heading] if name in printed]
         for output in found:
             wordings = re.findall("`([^`]+)`", heading)
             if wordings and not any(occurs(words, output) for words in wordings):

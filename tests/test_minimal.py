@@ -79,20 +79,13 @@ def test_the_difference_has_a_number_for_every_change():
     assert shared > 0.75 * len(body[0]), "most of the plain script stays as it is"
 
 
-def test_they_are_short():
-    assert len((ROOT / PLAIN).read_text().splitlines()) <= 50
-    assert len((ROOT / PARALLEL).read_text().splitlines()) <= 72
-
-
 @pytest.mark.parametrize("script", [PLAIN, PARALLEL])
-@pytest.mark.parametrize("wrong", ["no network", "damaged", "not writable"])
+@pytest.mark.parametrize("wrong", ["no network", "damaged"])
 def test_without_mnist_it_says_so_in_a_line(reader, called, monkeypatch, small_data, script, wrong):
     root = reader.folder / "mnist"
     if wrong == "damaged":
         shutil.copytree(small_data, root)
         os.truncate(root / "MNIST/raw/t10k-images-idx3-ubyte", 1000)
-    elif wrong == "not writable":  # nor by root
-        root.write_text("a file")
     monkeypatch.setitem(reader.env, "MNIST_ROOT", str(root))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name, value in {**ONE_RANK, "MASTER_PORT": str(free_port())}.items():

@@ -6,16 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 from conftest import LINUX, ROOT
-from torch.nn.parallel import DistributedDataParallel
-
-from benchmarks.common import on_ranks
 
 stage1 = importlib.import_module("01_baseline.train")
 stage3 = importlib.import_module("03_ddp_spawn.train")
@@ -37,19 +32,6 @@ def test_the_stopwatch_adds_every_moment_to_a_phase():
     assert seconds["data"] >= 0.04 and seconds["optimizer"] >= 0.02
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a machine with GPUs: make gpu")
-def test_the_stopwatch_waits_for_the_gpu_only_at_the_end():
-    x = torch.randn(8192, 8192, device="cuda")
-    torch.cuda.synchronize()
-    watch = stage1.Stopwatch(torch.device("cuda"))
-    started = time.perf_counter()
-    for _ in range(5):
-        x @ x
-    watch.lap("forward")
-    queued = time.perf_counter() - started
-    assert watch.seconds()["forward"] > 2 * queued
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_shards_of_the_test_set_add_up_to_the_whole(small_data, world_size):
     _, test_set = stage1.load_mnist(Path(small_data))
@@ -60,14 +42,10 @@ def test_shards_of_the_test_set_add_up_to_the_whole(small_data, world_size):
     assert whole[1] == len(test_set)
 
 
-def alone(tmp_path):
-    """What the only rank of a group passes to process_group."""
-    return {"init_method": f"file://{tmp_path}/rank", "rank": 0, "world_size": 1}
-
-
-def test_a_gloo_group_is_left_also_when_training_raises(tmp_path):
+def test_a_gloo_group_is_left_also_when_training_raises():
+    here = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     with pytest.raises(RuntimeError, match="in training"):
-        with stage3.process_group(CPU, 10, **alone(tmp_path)):
+        with stage3.process_group(CPU, 10, **here):
             assert dist.is_initialized()
             raise RuntimeError("in training")
     assert not dist.is_initialized()
@@ -90,7 +68,7 @@ def test_an_nccl_group_is_left_only_if_nothing_was_raised(monkeypatch, raises):
 
 
 THREADS_AFTER_THE_GROUP = """
-import importlib, os, sys, tempfile
+import importlib, os, tempfile
 import torch, torch.distributed as dist
 stage = importlib.import_module("03_ddp_spawn.train")
 here = {"init_method": f"file://{tempfile.mkdtemp()}/rank", "rank": 0, "world_size": 1}
@@ -105,13 +83,11 @@ def train():
         model(torch.rand(4, 1, 28, 28)).sum().backward()
     global during
     during = gloo_threads()
-    if "raise" in sys.argv:
-        raise ValueError
-    return model if "keep" in sys.argv else None
+    raise ValueError
 
 try:
     with stage.process_group(torch.device("cpu"), 10, **here):
-        kept = train()
+        train()
 except ValueError as error:
     kept = error
 print(during > 0, gloo_threads())
@@ -121,37 +97,7 @@ print(during > 0, gloo_threads())
 @pytest.mark.slow
 @LINUX
 def test_leaving_the_group_ends_its_threads():
-    """They end, unless something keeps the group alive: then a rank may abort, or hang, at exit."""
+    """If something keeps the group alive, such as a frame of the traceback, the rank may hang."""
     command = [sys.executable, "-c", THREADS_AFTER_THE_GROUP]
-    kept = subprocess.Popen([*command, "keep"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    raised = subprocess.Popen([*command, "raise"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert raised.communicate(timeout=120)[0].strip() == "True 0", "or a rank that fails may hang"
-    assert kept.communicate(timeout=120)[0].strip() != "True 0", "a living DDP model keeps them"
-
-
-def trained(wrapper, args):
-    """Train stage 3 on this rank, with another wrapper -> the parameters that it ends with."""
-    models = []
-
-    def wrap(model):
-        models.append(wrapper(model))
-        return models[0]
-
-    stage3.DistributedDataParallel = wrap  # this rank is a process of its own
-    stage3.train(args, CPU)
-    return torch.cat([parameter.detach().flatten() for parameter in models[0].parameters()])
-
-
-def weights(data, folder):
-    """On a rank: train stage 3 with DDP, then without -> the parameters of both."""
-    values = {"epochs": 1, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": "off", "data": data}
-    values |= {"device": "cpu", "threads": 1, "workers": 0, "sync_batchnorm": False}
-    args = SimpleNamespace(**values, record=folder / "runs.jsonl", checkpoint=folder / "model.pt")
-    return [trained(wrapper, args) for wrapper in (DistributedDataParallel, nn.Sequential)]
-
-
-@pytest.mark.slow
-def test_ddp_gives_all_ranks_equal_weights(small_data, tmp_path):
-    first, *others = on_ranks(3, weights, Path(small_data), tmp_path)
-    for with_ddp, without in others:
-        assert torch.equal(with_ddp, first[0]) and not torch.equal(without, first[1])
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == "True 0", result

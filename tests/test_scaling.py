@@ -1,8 +1,10 @@
 """The prediction: its formulas against the ring from scratch, its fits, and the script itself."""
 
 import importlib
+import json
 
 import pytest
+from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,14 +36,6 @@ def test_naive_and_tree_cost_what_their_messages_cost():
     assert scaling.ring(1, size, ALPHA, BETA) == 0
 
 
-@settings(deadline=None)
-@given(st.floats(0, 10), st.floats(1e-9, 10))
-def test_a_line_is_found_again(a, b):
-    xs = [1.0, 10.0, 100.0, 1000.0]
-    found = scaling.fit_line(xs, [a + b * x for x in xs])
-    assert found == (pytest.approx(a, abs=1e-6), pytest.approx(b, rel=1e-4, abs=1e-9))
-
-
 def test_ranks_that_share_cores_take_turns():
     computing = {images: images / 1000 for images in scaling.FIT_IMAGES}
     averaging = {size: 0.002 + size / 1e9 for size in scaling.FIT_BYTES}
@@ -59,5 +53,10 @@ def test_ranks_that_share_cores_take_turns():
     assert computing_of_four == pytest.approx([row["computing"] for row in two["rows"]])
 
 
-def test_computing_is_not_measured_for_the_batches_that_are_predicted():
-    assert not {batch / 2 for batch in scaling.BATCHES} & {*scaling.FIT_IMAGES, scaling.MIDDLE}
+def test_the_model_of_a_step_agrees_with_the_measured_steps():
+    """With one bucket, whose all-reduce hides behind nothing; docs/at_scale.md names the errors."""
+    results = json.loads((ROOT / "benchmarks/results/scaling.json").read_text())
+    for ranks, largest in {"2": 0.09, "4": 0.15}.items():
+        for row in results["ranks"][ranks]["rows"]:
+            step = scaling.overlapped([row["computing"]], [row["averaging"]])
+            assert abs(step / row["measured"] - 1) < largest

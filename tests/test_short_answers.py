@@ -1,18 +1,12 @@
 """Facts on docs/questions.md and its neighbours that no block or message on them shows."""
 
 import argparse
-import json
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
-from conftest import LINUX, ROOT
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import WeightedRandomSampler
 
@@ -110,40 +104,7 @@ def test_a_loaded_optimizer_has_the_saved_rate():
     assert other.param_groups[0]["lr"] == 0.1
 
 
-@pytest.mark.filterwarnings("ignore")  # it saves without a process group
-def test_a_sharded_checkpoint_becomes_one_file(tmp_path):
-    """`python -m torch.distributed.checkpoint.format_utils dcp_to_torch` calls this function."""
-    weights = nn.Linear(2, 2).state_dict()
-    checkpoint.save({"model": weights, "epoch": 3}, checkpoint_id=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {".metadata", "__0_0.distcp"}
-    dcp_to_torch_save(tmp_path, tmp_path / "model.pt")
-    found = torch.load(tmp_path / "model.pt")
-    assert found["epoch"] == 3 and torch.equal(found["model"]["weight"], weights["weight"])
-
-
 def test_the_names_of_nccls_groups():
     for name in ("nccl2", "nccl-legacy"):
         dist.Backend._ensure_backend_registered(name)
         assert name.upper() in dist.Backend._plugins
-
-
-@pytest.mark.parametrize(
-    "script", ["03_ddp_spawn/train", "04_ddp_torchrun/minimal", "05_multinode/train"]
-)
-def test_a_group_of_nccl_gets_its_device(script):
-    (call,) = [
-        line for line in (ROOT / f"{script}.py").read_text().splitlines()
-        if "init_process_group(" in line and "def " not in line
-    ]  # fmt: skip
-    assert "device_id=device" in call
-
-
-@LINUX
-@pytest.mark.slow
-def test_an_error_file(tmp_path):
-    source = "from torch.distributed.elastic.multiprocessing.errors import record\n"
-    source += "@record\ndef main(): raise ValueError('the reason')\nmain()"
-    file = tmp_path / "error.json"
-    env = {"PATH": "", "TORCHELASTIC_ERROR_FILE": str(file)}
-    subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, timeout=100)
-    assert json.loads(file.read_text())["message"]["message"] == "ValueError: the reason"

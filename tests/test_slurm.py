@@ -6,14 +6,11 @@ import re
 import subprocess
 
 import pytest
-from conftest import Reader, hosts, left, record_of, wait_for
+from conftest import Reader, left, record_of, wait_for
 from killed_ranks import distance
 
 slurm_py = importlib.import_module("05_multinode.rehearsal.slurm")
-
-NET = f"slurm{os.getpid()}"  # of the tool; the cluster that several tests share has its own
 CLUSTER = f"cluster{os.getpid()}"
-TOOL = f"python 05_multinode/rehearsal/slurm.py --net {NET}"
 WHY_NOT = slurm_py.missing()
 NEEDS_SLURM = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 EPOCHS = 20
@@ -63,6 +60,20 @@ class Cluster:
         state = self.state(number)
         assert "JobState=COMPLETED" in state, f"{state}\n{self.output(number)}"
         return state
+
+    def other_node(self, number):
+        """The node of a job that is not host0."""
+        nodes = re.search(r" NodeList=(\S+)", self.state(number))[1]
+        return {"host[0-1]": "host1", "host[0,2]": "host2"}[nodes]
+
+    def all_nodes_join(self):
+        """Connect the nodes that a test has cut off, and let Slurm use them."""
+        states = "sinfo --partition=all --noheader --Node --format=%N_%t"
+        for node in ("host1", "host2"):
+            self.slurm.hosts.join(node)
+            if f"{node}_idle" not in self.run(states):
+                self.run(f"scontrol update NodeName={node} State=RESUME")
+        wait_for(lambda: self.run(states).count("_idle") == 3, 60)
 
     def snapshot(self, number):
         """When the last snapshot was written; 0 before the first one."""
@@ -124,79 +135,25 @@ def test_told_by_a_preemption_a_job_saves_in_time(cluster):
 
 @NEEDS_SLURM
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # a minute, on two idle cores
-def test_a_job_whose_time_is_up_and_that_then_loses_a_node(cluster):
-    """Twice it goes back into the queue, and it ends with the weights of an undisturbed one.
-
-    That one runs at the same time on the same nodes, and without torchrun.
-    """
-    undisturbed = cluster.submit("job_srun.sbatch", "srun", "--ntasks-per-node=1")
-    job = cluster.submit("job.sbatch", "torchrun", "--nodelist=host0")
-    wait_for(lambda: cluster.snapshot(job), PATIENCE)
-    cluster.run(f"scancel --batch --signal=USR1 {job}")  # as Slurm does when time is nearly up
-    state = cluster.finish(undisturbed)
-    assert "Restarts=0 " in state and "NodeList=host[0-1] " in state
-    assert cluster.epochs_done(undisturbed) == [0]
-    assert record_of(cluster.folder, "srun.jsonl")["host"] == "host0"  # where MASTER_ADDR leads
-
-    wait_for(lambda: sum(cluster.epochs_done(job)) > 0, PATIENCE)
-    before = cluster.snapshot(job)
-    wait_for(lambda: cluster.snapshot(job) > before, PATIENCE)
-    assert "NodeList=host[0-1] " in cluster.state(job)
-    cluster.slurm.hosts.cut("host1")  # Slurm notices within a minute; here at once
-    cluster.run("scontrol update NodeName=host1 State=DOWN Reason=cut")
-    state = cluster.finish(job)
-    assert "Restarts=2 " in state and "NodeList=host[0,2] " in state
-    output = cluster.output(job)
-    assert output.count("back into the queue") == 1 and "DUE TO NODE FAILURE" in output, output
-    begun, first, second = cluster.epochs_done(job)
-    history = record_of(cluster.folder, "torchrun.jsonl")["history"]
-    assert begun == 0 < first < second < EPOCHS == len(history)
-    assert distance(cluster.folder / "srun.pt", cluster.folder / "torchrun.pt") == 0
-
-
-@NEEDS_SLURM
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_job_without_torchrun_that_loses_a_node_goes_back_into_the_queue(cluster):
-    """Slurm's default is 300 s and the job's timeout 900; here 10 (slurm.py) and 30 seconds."""
-    cluster.slurm.hosts.join("host1")  # if the test before has cut it off
-    states = "sinfo --partition=all --noheader --Node --format=%N_%t"
-    if "host1_idle" not in cluster.run(states):
-        cluster.run("scontrol update NodeName=host1 State=RESUME")
-        wait_for(lambda: "host1_idle" in cluster.run(states), 60)
-    job = cluster.submit(
-        "job_srun.sbatch", "lost", "--ntasks-per-node=1 --nodelist=host0", "--timeout 30"
-    )
-    wait_for(lambda: cluster.snapshot(job), PATIENCE)
-    before = cluster.snapshot(job)
-    wait_for(lambda: cluster.snapshot(job) > before, PATIENCE)
-    nodes = re.search(r" NodeList=(\S+)", cluster.state(job))[1]
-    cluster.slurm.hosts.cut(
-        {"host[0-1]": "host1", "host[0,2]": "host2"}[nodes]
-    )  # nobody tells Slurm
-    assert "Restarts=1 " in cluster.finish(job)
-    assert "DUE TO NODE FAILURE" in cluster.output(job)
-    begun, resumed = cluster.epochs_done(job)
-    assert begun == 0 < resumed
-
-
-# ---------------------------------------------------------------- the tool
-
-
-@pytest.fixture
-def net():
-    yield hosts.Hosts(NET)
-    hosts.Hosts(NET).down()
-
-
-@NEEDS_SLURM
-@pytest.mark.slow
-def test_slurm_that_stays_until_it_is_taken_down(reader, net):
-    up = reader.start(f"{TOOL} up 2")
-    assert up.communicate(timeout=120)[0].endswith("/slurm.conf\n") and up.returncode == 0
-    ran = reader.run(f"{TOOL} run -- srun --nodes=2 hostname")
-    assert sorted(ran.out.splitlines()) == ["host0 | host0", "host0 | host1"], ran
-    down = reader.run(f"{TOOL} down")
-    assert (down.code, down.out, down.err, left(NET)) == (0, "", "", [])
-    reader.finish(up)  # fails if a daemon is left
+@pytest.mark.timeout(600)  # a minute, on two idle cores
+@pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
+def test_a_job_that_loses_a_node_goes_back_into_the_queue_and_resumes(cluster, job):
+    """Slurm notices it within 300 s by default, here within 10 (slurm.py)."""
+    cluster.all_nodes_join()
+    job, *options = job.split()
+    number = cluster.submit(job, job, " ".join(["--nodelist=host0", *options]), "--timeout 30")
+    wait_for(lambda: cluster.snapshot(number), PATIENCE)
+    before = cluster.snapshot(number)
+    wait_for(lambda: cluster.snapshot(number) > before, PATIENCE)
+    other = cluster.other_node(number)
+    cluster.slurm.hosts.cut(other)
+    if job == "job.sbatch":  # and here at once
+        cluster.run(f"scontrol update NodeName={other} State=DOWN Reason=cut")
+    assert "Restarts=1 " in cluster.finish(number)
+    assert "DUE TO NODE FAILURE" in cluster.output(number)
+    begun, resumed = cluster.epochs_done(number)
+    record = record_of(cluster.folder, f"{job}.jsonl")
+    assert begun == 0 < resumed < EPOCHS == len(record["history"])
+    assert record["host"] == "host0"  # where MASTER_ADDR leads
+    ends = list(cluster.folder.glob("job*.pt"))  # of the other job, too, if that came first
+    assert distance(ends[0], ends[-1]) == 0

@@ -3,20 +3,15 @@
 import ast
 import importlib
 import json
-import os
 import re
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from conftest import ROOT, STAGES, TEST_IMAGES, draw_digits, record_of
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-from benchmarks.common import on_ranks
 
 stage1, stage3 = (importlib.import_module(f"{stage}.train") for stage in (STAGES[0], STAGES[2]))
 EPOCH_LINE = re.compile(
@@ -126,31 +121,6 @@ def test_stages_train_the_same_weights(trained, stages):
     assert results == [results[0]] * len(results)
 
 
-def buffers_that_are_evaluated(data, folder):
-    """On a rank: train with stages 3 to 5 -> of each BatchNorm's buffers that it evaluates."""
-    found = []
-    os.chdir(folder)
-    sys.argv = f"train.py -e 1 -b 60 --device cpu --data {data}".split()
-    for stage in STAGES[2:]:
-        module = importlib.import_module(f"{stage}.train")
-        parser = module.base_parser()
-        parser.set_defaults(amp="off", sync_batchnorm=False, snapshot=None)
-        count = module.evaluate
-
-        def evaluate(model, *more, count=count):
-            found.append(torch.cat([b.double().flatten() for b in model.buffers()]))
-            return count(model, *more)
-
-        module.evaluate = evaluate
-        module.train(module.parse(parser), torch.device("cpu"))
-    return found
-
-
-def test_all_ranks_evaluate_the_model_that_rank_0_saves(little_data, tmp_path):
-    one, two = on_ranks(2, buffers_that_are_evaluated, str(little_data), str(tmp_path))
-    assert len(one) == 3 and all(torch.equal(a, b) for a, b in zip(one, two))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["03_ddp_spawn", "04_ddp_torchrun"])  # their samplers have a seed
 def test_loader_workers_change_no_weight(trained, reader, stage):
@@ -159,17 +129,6 @@ def test_loader_workers_change_no_weight(trained, reader, stage):
     assert result.code == 0, result
     own = torch.load(reader.folder / f"checkpoints/{stage}.pt", weights_only=True)["model"]
     assert all(torch.equal(own[name], w) for name, w in load(trained, stage).state_dict().items())
-
-
-@pytest.mark.slow
-def test_what_a_spawned_rank_starts_is_spawned_too(tmp_path):
-    """So are its loader workers, as stage 3's page says."""
-    mp.spawn(note_start_method, (tmp_path / "method",), nprocs=1)
-    assert (tmp_path / "method").read_text() == "spawn"
-
-
-def note_start_method(rank, path):
-    path.write_text(mp.get_start_method())
 
 
 # ---------------------------------------------------------------- settings
@@ -185,30 +144,26 @@ def test_each_run_appends_its_line(reader, called, monkeypatch, little_data):
     assert [(record["seed"], record["hosts"]) for record in records] == [(0, 1), (1, 1)]
 
 
-def test_a_checkpoint_goes_where_a_link_leads_and_into_a_device(reader, called, little_data):
-    (reader.folder / "link").symlink_to("target")
-    for path in ("link", "/dev/null"):
-        flags = f"-e 1 --device cpu --data {little_data} --checkpoint {path}"
-        assert called("01_baseline/train.py", flags).code == 0
-    assert (reader.folder / "link").is_symlink() and (reader.folder / "target").stat().st_size
-    assert Path("/dev/null").is_char_device()
-
-
 @pytest.mark.parametrize("stage", STAGES[3:])
-def test_the_timeout_is_that_of_the_process_group(called, monkeypatch, stage):
-    module, given = importlib.import_module(f"{stage}.train"), []
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, str(int("SIZE" in name)))
-
-    def join(*_, timeout, **options):
-        given.append(timeout)
-
-    monkeypatch.setattr(module.dist, "init_process_group", join)
-    for name in ("barrier", "destroy_process_group"):
-        monkeypatch.setattr(module.dist, name, lambda: None)
-    monkeypatch.setattr(module, "train", lambda *_: None)
-    result = called(f"{stage}/train.py", "--timeout 7 --device cpu")
-    assert result.code == 0 and given == [timedelta(seconds=7)], result
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_a_rank_joins_waits_for_the_data_and_trains(called, monkeypatch, stage, local_rank):
+    """Its group has its own GPU and the timeout, and one rank per node downloads."""
+    module, calls = importlib.import_module(f"{stage}.train"), []
+    group = {"RANK": 3, "LOCAL_RANK": local_rank, "WORLD_SIZE": 4, "MASTER_PORT": 1}
+    for name, value in {**group, "MASTER_ADDR": "nobody"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(dist, "init_process_group", lambda *given, **more: calls.append(more))
+    places = {"load_mnist": module, "barrier": dist, "train": module, "destroy_process_group": dist}
+    for name, place in places.items():
+        monkeypatch.setattr(place, name, lambda *_, name=name: calls.append(name))
+    result = called(f"{stage}/train.py", "--timeout 7 --device cuda")
+    own = {"timeout": timedelta(seconds=7), "device_id": torch.device("cuda", local_rank)}
+    downloads = ["load_mnist"] * (local_rank == 0)
+    assert result.code == 0, result
+    assert calls == [own, *downloads, "barrier", "train", "destroy_process_group"]
 
 
 def test_two_devices_are_wrapped_in_dataparallel(reader, monkeypatch, little_data):

@@ -28,7 +28,7 @@ def step_of(ranks: int, cap: float, steps: list[tuple[dict]]) -> dict:
     return assemble(
         "step",
         f"One DDP step: {ranks} ranks, the ConvNet, bucket_cap_mb={cap}",
-        {"ranks": ranks, "channels": 1, "bucket_cap_mb": cap},
+        {"ranks": ranks, "bucket_cap_mb": cap},
         f"{IMAGES} images per rank; each step begins with a barrier. {crowded(ranks)}",
         [step_of_rank(own, joined) for own in step],
     )

@@ -1,14 +1,9 @@
 """torch.compile and DDP: which order, which keys, how many graphs, and when a bucket may be sent.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/compile_ddp.py
-torchrun --standalone --nproc-per-node 2 docs/examples/compile_ddp.py --time
 """
 
 import os
-import statistics
-import sys
-import tempfile
-import time
 
 import torch
 import torch.distributed as dist
@@ -24,13 +19,13 @@ events = []  # what happened in a step, in this order
 
 
 class Net(nn.Module):
-    """Linear layers of 1 MiB each, in a module that has a forward of its own."""
+    """Eight linear layers of 1 MiB each, in a module that has a forward of its own."""
 
-    def __init__(self, count=8, activation=nn.ReLU, bias=False):
+    def __init__(self):
         super().__init__()
         self.layers = nn.Sequential()
-        for _ in range(count):
-            self.layers += nn.Sequential(nn.Linear(512, 512, bias), activation())
+        for _ in range(8):
+            self.layers += nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU())
 
     def forward(self, x):
         return self.layers(x)
@@ -41,8 +36,6 @@ def main():
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     dist.init_process_group("gloo")  # on CPUs even if there are GPUs: the counts are the same
     report = print if dist.get_rank() == 0 else lambda line: None
-    if sys.argv[1:] == ["--time"]:
-        return measure(report)
     report(f"{'order':29}{'keys of state_dict begin with':31}graphs  of an nn.Sequential")
     for order in ORDERS:
         key = three_steps(order, Net()).partition("layers")[0]
@@ -100,37 +93,6 @@ def counting(graph, inputs):
 def noting_hook(state, bucket):
     events.append(f"A{bucket.buffer().nbytes >> 20}")
     return allreduce_hook(state, bucket)
-
-
-def measure(report):
-    """Train twice, the second time with inductor, which needs a C++ compiler, and compare."""
-    with tempfile.TemporaryDirectory() as folder:
-        cache = [folder]
-        dist.broadcast_object_list(cache)  # by default, too, the ranks of a node have one cache
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache[0]  # empty: nothing was compiled before
-        weights = [twenty_steps(report, compiled) for compiled in (False, True)]
-        dist.barrier()  # rank 0 removes the folder when no rank needs it
-    difference = (weights[0] - weights[1]).abs().max() / weights[0].abs().max()
-    report(f"largest difference of a weight / largest weight, after 20 steps: {difference:.0e}")
-
-
-def twenty_steps(report, compiled):
-    torch.manual_seed(dist.get_rank())
-    model = Net(4, nn.GELU, bias=True)
-    if compiled:
-        model.compile()
-    ddp_model = DistributedDataParallel(model)  # broadcasts rank 0's weights
-    optimizer, seconds = torch.optim.SGD(model.parameters(), lr=0.1), []
-    for _ in range(20):
-        start = time.perf_counter()
-        x = torch.rand(64, 512)
-        optimizer.zero_grad()
-        (ddp_model(x) - x.roll(1, dims=1)).square().mean().backward()
-        optimizer.step()
-        seconds.append(time.perf_counter() - start)
-    name, later = "compiled" if compiled else "not compiled", 1000 * statistics.median(seconds[1:])
-    report(f"{name:12}  first step {seconds[0]:6.2f} s, later steps {later:5.1f} ms")
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 if __name__ == "__main__":

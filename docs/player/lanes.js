@@ -30,7 +30,7 @@ export class Lanes {
       key: `${rank}/${bucket}`,
       rank,
       height: 16,
-      label: say("bucket-ready", { bucket, ready: 0, all: parameters.length }),
+      label: say("bucket", { bucket, all: parameters.length }),
       bars: [
         { what: "waits", from: left, to: joined },
         { what: "all-reduce", from: joined, to: arrived },

@@ -96,33 +96,20 @@ class Case:
         self.loose = any(rank.all("loose") for rank in self.ranks)  # may differ on purpose
 
     @cached_property
-    def all_steps(self):
+    def steps(self):
         """{optimizer: [(n, {rank: step})]}: the steps that belong together."""
         table, result = defaultdict(dict), defaultdict(list)
         for rank in self.ranks:
+            calls = defaultdict(list)  # by the script, since the step before
+            for call in [e for e in rank.all("collective") if e["passes"] is not None]:
+                calls[call["step"] + 1].append(call)
             for step in rank.all("step"):
+                step["comms"] = calls[step["total"]]
                 table[step["optimizer"], step["n"]][rank.number] = step
         for (key, n), ranks in table.items():
-            result[key].append((n, ranks))
-        return result
-
-    @cached_property
-    def steps(self):
-        """Of these the ones that several ranks made."""
-        enough = min(2, len(self.ranks))
-        table = {k: [s for s in own if len(s[1]) >= enough] for k, own in self.all_steps.items()}
-        return {key: own for key, own in table.items() if own}
-
-    def lonely(self):
-        """Of the optimizers of DDP's parameters: steps that only some ranks made, in words."""
-        ended = not (self.run.end or self.run.code or self.loose)
-        for key, steps in self.all_steps.items():
-            if ended and any(self.optimizers[key]["ddps"]):
-                world = max(name.count(",") + 1 for name in self.groups)
-                lone = [(n, ranks) for n, ranks in steps if len(ranks) < world]
-                if lone:
-                    who = short(sorted({rank for _, ranks in lone for rank in ranks}))
-                    yield f"steps {lone[0][0]} to {lone[-1][0]} of an optimizer: only rank {who}"
+            if len(ranks) >= min(2, len(self.ranks)):
+                result[key].append((n, ranks))
+        return dict(result)
 
     def joint(self):
         """The optimizers whose gradients DDP or the script averages, with their steps."""
@@ -146,27 +133,13 @@ class Case:
         ends = [(r.number, e) for r in self.ranks for e in r.all("last") if e["optimizer"] == key]
         alike = len({event["n"] for _, event in ends}) == 1  # not if a rank broke off
         looks += [(None, dict(ends))] if len(ends) > 1 and alike else []
-        idle = self.idle(key)
-        return [(n, [i for i in differing(r, "weights") if i not in idle]) for n, r in looks]
-
-    def idle(self, key):
-        """Numbers of the tensors without DDP that never had a gradient: in no model, maybe."""
-        steps = [s for _, ranks in self.steps[key] for s in ranks.values() if "gradients" in s]
-        columns, ddps = zip(*(s["gradients"] for s in steps)), self.optimizers[key]["ddps"]
-        return {
-            i for i, own in enumerate(columns) if any(ddps) and not ddps[i] and set(own) == {-1}
-        }
+        return [(n, differing(ranks, "weights")) for n, ranks in looks]
 
     def drifts(self, key):
         """The weights of the ranks differ in the end, and were never brought together again."""
         differ = [bool(numbers) for _, numbers in self.weights(key)]
         rejoined = any(a and not b for a, b in zip(differ, differ[1:]))
         return bool(differ) and differ[-1] and not rejoined
-
-    def agree(self):
-        """Were the gradients of what is averaged the same on all ranks, wherever it was looked?"""
-        steps = [ranks for _, _, own in self.joint() for _, ranks in own]
-        return not any(differing(ranks, "gradients") for ranks in steps)
 
     def own_models(self):
         """Does more than one rank save weights, each in files of its own: different models?"""

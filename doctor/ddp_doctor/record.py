@@ -40,10 +40,13 @@ class Output(State):
     """The files of this process, and what it has written to them."""
 
     def reset(self):
-        self.file = self.now = None
+        self.file = self.now = self.rank_file = None  # the last one: of a worker's rank
         self.queue, self.written, self.on_device = [], Counter(), False
         self.said = set()  # what is written only once
         self.waits = None  # the call in which the process waits for other ranks
+        self.works = {}  # the name of the call that made an asynchronous work, by its id
+        self.port = None  # that a forked process has chosen
+        self.phase = 0  # from one training pass to the next: what is evaluated belongs together
         self.forked = self.ended = False
         self.steps = self.passed = 0  # optimizer steps and collectives from the start
 
@@ -53,9 +56,10 @@ OUT = Output()
 
 def forked():
     """In a child made by fork(): a worker of a DataLoader, until it joins a group."""
+    rank_file = OUT.file
     for state in State.every:
         state.reset()
-    OUT.forked = True
+    OUT.forked, OUT.rank_file = True, rank_file
 
 
 def is_rank():
@@ -73,7 +77,8 @@ def write(kind, **what):
     """Note an event. Numbers that are still on a GPU stay there until flush()."""
     OUT.written[kind] += 1
     if OUT.written[kind] <= MOST:
-        OUT.queue.append({"kind": kind, "time": time.monotonic(), "passed": OUT.passed, **what})
+        when = {"time": time.monotonic(), "passed": OUT.passed, "phase": OUT.phase}
+        OUT.queue.append({"kind": kind, **when, **what})
     if not OUT.on_device:
         flush()
 
@@ -82,6 +87,11 @@ def write_once(kind, key, **what):
     if (kind, key) not in OUT.said:
         OUT.said.add((kind, key))
         write(kind, **what)
+
+
+def write_from_worker(kind, **what):
+    if OUT.rank_file is not None:
+        os.write(OUT.rank_file, json.dumps({"kind": kind, **what}).encode() + b"\n")
 
 
 def flush():
@@ -199,7 +209,6 @@ def fingerprint(tensor, rows=1):
     import torch
 
     bits = tensor.detach().reshape(-1)
-    bits = torch.view_as_real(bits).reshape(-1) if bits.is_complex() else bits
     sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = bits.view(sizes[bits.element_size()]).view(rows, -1)
     if bits.shape[1] > 1_000_000:  # sums of columns first: one pass, no memory
@@ -226,15 +235,14 @@ def projections(parameters):
     """A number for each of the first gradients: that of a sum is the sum of their numbers."""
     import torch
 
-    rows = [p.grad for p in parameters[:20]]
-    rows = [r if r is not None and comparable(r) and r.is_floating_point() else None for r in rows]
-    devices = {row.device for row in rows if row is not None}
-    if len(devices) != 1:
-        return [0.0] * len(rows)
-    OUT.on_device |= devices != {torch.device("cpu")}
-    weights = torch.arange(1.0, 1001, dtype=torch.float64, device=devices.pop())
-    rows = [weights[:0] if row is None else row.detach().reshape(-1)[:1000] for row in rows]
-    return torch.stack([row.double() @ weights[: len(row)] for row in rows])
+    numbers = []
+    for gradient in [p.grad for p in parameters[:20]]:
+        row = gradient if comparable(gradient) else torch.zeros(1)
+        row = row.detach().reshape(-1)[:1000].double()
+        weights = torch.arange(1.0, len(row) + 1, dtype=row.dtype, device=row.device)
+        OUT.on_device |= row.device.type != "cpu"
+        numbers.append(row @ weights)
+    return numbers
 
 
 def comparable(tensor):

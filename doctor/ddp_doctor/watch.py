@@ -13,7 +13,7 @@ import pkgutil
 import sys
 
 from . import record, watch_data, watch_files, watch_step
-from .record import OUT, State, before, flush, frames, is_rank, place, quietly, site, write
+from .record import OUT, before, flush, frames, is_rank, place, quietly, site, write
 
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
@@ -21,14 +21,6 @@ COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor g
  batch_isend_irecv""".split()
 ADDING = ("reduce", "gather", "all_to_all", "send", "recv")  # in names: results come together
 HOOKED = ("forward of DDP", "backward")  # in which the script's own code and hooks may run
-
-
-class Calls(State):
-    def reset(self):
-        self.works = {}  # the name of the call that made an asynchronous work, by its id
-
-
-CALLS = Calls()
 
 
 def install():
@@ -48,6 +40,8 @@ def install():
     for module in (watch_step, watch_data, watch_files):
         for target, around in module.WATCHED.items():
             quietly(watch, target, around)
+    worker = "torch.utils.data._utils.worker _worker_loop"
+    quietly(watch, worker, watch_data.around_worker, every=True)
     quietly(watch, "torch.multiprocessing.spawn _wrap", around_spawned, every=True)
     quietly(watch, "multiprocessing.process:BaseProcess run", around_run, every=True)
     quietly(watch_step.hook_optimizers)
@@ -134,14 +128,11 @@ def note_init(args, kwargs):
 
     OUT.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
-    local, rank = os.environ.get("LOCAL_RANK"), dist.get_rank()
-    where = {"host": os.uname().nodename, "local": local, "at": site(), "url": url}
-    write("init", rank=rank, world=dist.get_world_size(), **where)
-    if watch_files.RESULTS.port:
-        write("port", **watch_files.RESULTS.port)
+    where = {"host": os.uname().nodename, "at": site(), "url": url}
+    write("init", rank=dist.get_rank(), world=dist.get_world_size(), **where)
+    if OUT.port:
+        write("port", **OUT.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
-    if local not in (None, str(rank)) and sys.getprofile() is None:
-        sys.setprofile(watch_step.look_for_devices)  # which of the two numbers picks the device?
 
 
 def note_destroy(group=None):
@@ -176,14 +167,14 @@ def around_collective(name, original, *args, **kwargs):
 
 def note_works(name, result):
     """What is Work.wait() of an asynchronous call to wait for?"""
-    if len(CALLS.works) > 1000:
-        CALLS.works.clear()
+    if len(OUT.works) > 1000:
+        OUT.works.clear()
     works = result if isinstance(result, list) else [result]
-    CALLS.works.update({id(work): name for work in works if work is not None})
+    OUT.works.update({id(work): name for work in works})
 
 
 def around_wait(original, work, *args, **kwargs):
-    with record.waiting(f"{CALLS.works.get(id(work), 'an asynchronous call')}.wait"):
+    with record.waiting(f"{OUT.works.get(id(work), 'an asynchronous call')}.wait"):
         return original(work, *args, **kwargs)
 
 
@@ -219,8 +210,7 @@ def note_collective(name, values):
     call["tensor"] = [k for k, v in own.items() if v is tensor and tensor is not None]
     words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
     call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
+    call["passes"] = None if called_by_torch() else len(watch_step.TRAIN.step["passes"])
     write("collective", step=OUT.steps, **call)
-    if not called_by_torch():
-        watch_step.note_in_step(name, call["at"], call["numel"])
     if any(word in name for word in ADDING):
-        watch_data.note_added(name, frame, tensor)
+        watch_data.note_added(name, tensor)

@@ -5,7 +5,6 @@ See watch.py for what all watchers promise.
 
 import math
 import os
-import sys
 import weakref
 from collections import Counter
 
@@ -15,7 +14,7 @@ from .record import OUT, State, after, before, fingerprints, noted, quietly, sit
 
 def new_step():
     """What happened since the last step; samples by the DDP object, and read from loaders."""
-    return {"passes": [], "comms": [], "forwards": 0, "samples": Counter(), "read": 0, "began": 0}
+    return {"passes": [], "forwards": 0, "samples": Counter(), "read": 0, "began": 0}
 
 
 class Training(State):
@@ -29,20 +28,12 @@ class Training(State):
         self.scaled, self.scale, self.unscaled = None, None, True  # GradScaler
         self.groups, self.ddps = Counter(), weakref.WeakKeyDictionary()
         self.reduced = {}  # the DDP object of a parameter, by its id
-        self.optimizers, self.signatures = weakref.WeakKeyDictionary(), Counter()
+        self.optimizers, self.made = weakref.WeakKeyDictionary(), Counter()  # steps, by key
         self.schedules = {}
         self.loaded = -1  # the step before which weights were loaded
-        self.hook = None  # on all modules, between two passes
 
 
 TRAIN = Training()
-
-
-def note_in_step(op, at, numel=0):
-    """A collective or clipping, and after how many passes of the step it comes."""
-    if len(TRAIN.step["comms"]) < 40:
-        call = {"op": op, "at": at, "numel": numel, "passes": len(TRAIN.step["passes"])}
-        TRAIN.step["comms"].append(call)
 
 
 def parameters_of(optimizer):
@@ -84,24 +75,15 @@ def note_forward(ddp, args, kwargs):
     TRAIN.pending = getattr(ddp, "require_backward_grad_sync", True)
     step = TRAIN.step
     if ddp.module.training:
-        tensor = first_tensor([*args, *kwargs.values()])
+        OUT.phase += 1
+        values = torch.utils._pytree.tree_leaves([args, kwargs])
+        tensor = next((value for value in values if isinstance(value, torch.Tensor)), None)
         step["forwards"] += 1
         samples = tensor.shape[0] if tensor is not None and tensor.dim() else 0
         step["samples"][TRAIN.ddps.get(ddp)] += samples
         first = step["forwards"] == 1 and OUT.steps < (20 if step["read"] else 300)
         if first and samples <= 1024 and tensor is not None and record.comparable(tensor):
             step["inputs"], step["forward"] = record.fingerprint(tensor, samples or 1), site()
-
-
-def first_tensor(values):
-    import torch
-
-    for value in values:
-        if isinstance(value, (dict, list, tuple)):
-            value = first_tensor(value.values() if isinstance(value, dict) else value)
-        if isinstance(value, torch.Tensor):
-            return value
-    return None
 
 
 def around_backward(original, *args, **kwargs):
@@ -116,9 +98,8 @@ def around_backward(original, *args, **kwargs):
 def note_gradients():
     """In the first steps: which gradients does this rank have before ranks are averaged?"""
     for optimizer, own in TRAIN.optimizers.items():
-        numbers = record.projections(parameters_of(optimizer)) if own["n"] < 8 else []
-        if len(numbers):
-            own |= {"local": numbers, "applied": None}
+        if TRAIN.made[own["key"]] < 8:
+            own |= {"local": record.projections(parameters_of(optimizer)), "applied": None}
 
 
 def note_backward(tensors, *args, **kwargs):
@@ -138,34 +119,7 @@ def note_backward(tensors, *args, **kwargs):
         TRAIN.step["passes"].append({**one, "at": site(), "scaled": scaled})
     TRAIN.scaled = None
     TRAIN.backwards, TRAIN.synced = TRAIN.backwards + 1, TRAIN.synced + sync
-    look_at_others()
-
-
-def look_at_others():
-    """After one pass and until the next: which models compute that are not trained?"""
-    import torch
-
-    if TRAIN.hook is not None:
-        TRAIN.hook.remove()
-        TRAIN.hook = None
-    if TRAIN.backwards == 3 and not OUT.written["compiled"]:
-        own = [p for ddp in TRAIN.ddps for p in ddp.module.parameters()]
-        known = {id(p) for o in TRAIN.optimizers for p in parameters_of(o)} | set(map(id, own))
-
-        def before_module(module, inputs):
-            if not torch.is_grad_enabled():
-                quietly(note_other, module, known)
-
-        hook = torch.nn.modules.module.register_module_forward_pre_hook(before_module)
-        TRAIN.hook = hook
-
-
-def note_other(module, known):
-    """A teacher, a target network: do all ranks have the same?"""
-    parameters = list(module.parameters())
-    if parameters and not known & set(map(id, parameters)):
-        known |= set(map(id, parameters))  # its parts come next
-        write("other", at=site(), weights=fingerprints(parameters))
+    OUT.phase += 1
 
 
 def factor_of(node):
@@ -209,13 +163,14 @@ def note_step(optimizer, closure=False):
     if optimizer not in TRAIN.optimizers:
         introduce(optimizer, parameters)
     own = TRAIN.optimizers[optimizer]
-    own["n"] += 1
+    TRAIN.made[own["key"]] += 1
     OUT.steps, TRAIN.applied = OUT.steps + 1, TRAIN.applied + bool(own["ddps"])
-    rates, n = [g["lr"] for g in optimizer.param_groups], own["n"]
-    what = {"optimizer": own["key"], "n": n, "at": at, "fresh": not optimizer.state, **TRAIN.step}
+    rates, n = [g["lr"] for g in optimizer.param_groups], TRAIN.made[own["key"]]
+    what = {"optimizer": own["key"], "n": n, "at": at, "total": OUT.steps, **TRAIN.step}
     served = sum(TRAIN.step["samples"][name] for name in own["ddps"])
     # No DDP was seen, or its model computed on a batch twice: what the loaders gave.
     what["samples"] = min((n for n in (served, TRAIN.step["read"]) if n), default=0)
+    what["fresh"] = not optimizer.state
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
     if own["local"] is not None:
@@ -224,28 +179,32 @@ def note_step(optimizer, closure=False):
         own["local"] = None
     if n <= 12 or n % 10 == 0 or OUT.steps % 10 == 0:
         what["gradients"] = fingerprints([p.grad for p in parameters])
-        what["weights"] = fingerprints(parameters)
+        own["trained"] |= {id(p) for p in parameters if p.grad is not None}
+        what["weights"] = weights_of(optimizer)
     if OUT.steps <= 20:
         what["draws"] = record.draws()
     TRAIN.step = new_step()
-    if sys.getprofile() is look_for_devices:
-        sys.setprofile(None)
     write("step", **what)
     if OUT.steps % record.EVERY == 0:
         record.flush()
     record.show_now(since=at)
 
 
+def weights_of(optimizer):
+    """Of what never had a gradient each rank may have its own: it is in no model, maybe."""
+    trained = TRAIN.optimizers[optimizer]["trained"]
+    return fingerprints([p if id(p) in trained else None for p in parameters_of(optimizer)])
+
+
 def introduce(optimizer, parameters):
-    """Steps of two ranks are compared if their optimizers have the same parameters."""
+    """The n-th steps of two ranks are compared if their optimizers have the same parameters."""
     import torch
 
     ddps = [ddp_of(p) for p in parameters]
     shapes = [list(p.shape) for p in parameters]
-    signature = str([sorted({d for d in ddps if d}), shapes])
-    TRAIN.signatures[signature] += 1
-    key = f"{signature} {TRAIN.signatures[signature]}"
-    own = {"key": key, "n": 0, "ddps": {d for d in ddps if d}, "local": None, "applied": None}
+    served = {d for d in ddps if d}
+    key = str([sorted(served), shapes])
+    own = {"key": key, "ddps": served, "local": None, "applied": None, "trained": set()}
     TRAIN.optimizers[optimizer] = own
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     placed = {str(getattr(p, "placements", "")) for p in parameters}
@@ -278,20 +237,6 @@ def note_unscale(*args, **kwargs):
     TRAIN.unscaled = True
 
 
-def look_for_devices(frame, event, value):
-    """sys.setprofile, until the first step: which GPU do the script's own functions choose?"""
-    if event == "return" and record.is_script(frame.f_code.co_filename):
-        quietly(note_devices, frame, value)
-
-
-def note_devices(frame, value):
-    import torch
-
-    for device in [value, *frame.f_locals.values()]:
-        if type(device) is torch.device and device.index is not None:
-            record.write_once("device", device, index=device.index, at=record.place(frame))
-
-
 def note_schedule(_, schedule, *args, **kwargs):
     """Of how many steps is the schedule made, and how many has it gone?"""
     if id(schedule) not in TRAIN.schedules:
@@ -309,8 +254,8 @@ def finish():
     """The weights after the last step, and how far the schedules have gone."""
     kept = TRAIN.loaded < OUT.steps  # else a rank may have loaded others, to evaluate or save them
     for optimizer, own in list(TRAIN.optimizers.items()) if kept else ():
-        weights = fingerprints(parameters_of(optimizer))
-        write("last", optimizer=own["key"], n=own["n"], weights=weights)
+        count, weights = TRAIN.made[own["key"]], weights_of(optimizer)
+        write("last", optimizer=own["key"], n=count, weights=weights)
     for schedule in TRAIN.schedules.values():
         write("schedule", **schedule)
     TRAIN.schedules = {}

@@ -2,125 +2,119 @@
 // are those of benchmarks/scaling.py (ring, overlapped); tests/test_site.py compares the two.
 "use strict";
 
+const ten = (x) => Number((10 ** (x / 10)).toPrecision(2));
+const SLIDERS = {  // name: labels, unit, first, least and largest position, the value of a position
+  n: [["Ranks", "rank 数"], "", 3, 1, 12, (x) => 2 ** x],
+  megabytes: [["Gradients", "梯度"], "MB", 20, -10, 37, ten],
+  forward: [["Forward", "前向传播"], "ms", 12, -10, 30, ten],
+  backward: [["Backward", "反向传播"], "ms", 15, -10, 30, ten],
+  buckets: [["Buckets", "桶数"], "", 4, 1, 40, Number],
+};
+const LINKS = [  // names, latency in ms, bytes per ms: as in benchmarks/at_scale.py
+  [["NVLink (235 GB/s, 3.4 µs)", "NVLink（235 GB/s，3.4 µs）"], 3.4e-3, 235e6],
+  [["network, 100 Gb/s (9.6 µs)", "网络，100 Gb/s（9.6 µs）"], 9.6e-3, 12.5e6],
+  [["network, 10 Gb/s (9.6 µs)", "网络，10 Gb/s（9.6 µs）"], 9.6e-3, 1.25e6],
+  [["two CPU cores (1.06 GB/s, 768 µs)", "两个 CPU 核（1.06 GB/s，768 µs）"], 0.768, 1.06e6],
+];
+const WORDS = {
+  link: ["Link", "连接"],
+  computing: ["computing", "计算"],
+  forward: ["forward", "前向传播"],
+  backward: ["backward", "反向传播"],
+  exposed: ["waiting (exposed)", "等待（未被重叠）"],
+  "all-reduce": ["all-reduce", "all-reduce"],
+  result: [
+    "A step takes {step} ms: {computing} ms of computing, then {exposed} ms of exposed communication. " +
+      "All all-reduces together take {sum} ms. {n} ranks do the work of {work} (efficiency {percent} %).",
+    "一步用时 {step} ms：计算 {computing} ms，然后是未被重叠的通信 {exposed} ms。" +
+      "所有 all-reduce 共 {sum} ms。{n} 个 rank 相当于 {work} 个（效率 {percent} %）。",
+  ],
+};
+const inLanguage = (words) => words[Number(document.documentElement.lang.startsWith("zh"))];
+const shown = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2));
+
 /** Milliseconds of a ring all-reduce of `bytes` over n ranks; alpha in ms, beta in bytes per ms. */
 function ring(n, bytes, alpha, beta) {
   return 2 * (n - 1) * alpha + (2 * (n - 1) * bytes) / n / beta;
 }
 
-/** The [start, end] of each bucket's all-reduce. Backward fills equal buckets in equal times, and
-    an all-reduce starts when its bucket is full and the one before is done. */
-function allReduces({ n, bytes, buckets, forward, backward, alpha, beta }) {
-  const bars = [];
-  for (let bucket = 1, end = 0; bucket <= buckets; bucket++) {
-    const start = Math.max(end, forward + (backward * bucket) / buckets);
-    end = start + ring(n, bytes / buckets, alpha, beta);
-    bars.push([start, end]);
-  }
-  return bars;
+/** The [start, end] of each bucket's all-reduce: it starts when the bucket is full and the all-reduce
+    before it is done. */
+function overlapped(full, averaging) {
+  let end = 0;
+  return full.map((ready, i) => {
+    const start = Math.max(end, ready);
+    end = start + averaging[i];
+    return [start, end];
+  });
 }
 
-const LINKS = {  // latency in ms, bytes per ms: as in benchmarks/at_scale.py
-  "NVLink (235 GB/s, 3.4 µs)": [3.4e-3, 235e6],
-  "network, 100 Gb/s (9.6 µs)": [9.6e-3, 12.5e6],
-  "network, 10 Gb/s (9.6 µs)": [9.6e-3, 1.25e6],
-  "gloo on two CPU cores (1.06 GB/s, 768 µs)": [0.768, 1.06e6],
-};
-const powers = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => 2 ** (from + i));
-const decades = [1, 1.5, 2, 3, 5, 7];
-const upTo = (limit) =>
-  [0.1, 1, 10, 100, 1000].flatMap((ten) => decades.map((one) => one * ten)).filter((x) => x <= limit);
-const SLIDERS = {  // name: label, unit, values, index at the start
-  n: ["Ranks", "", powers(0, 12), 3],
-  megabytes: ["Gradients", "MB", upTo(5000), 18],
-  forward: ["Forward", "ms", upTo(1000), 13],
-  backward: ["Backward", "ms", upTo(1000), 15],
-  buckets: ["Buckets", "", [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40], 3],
-};
-const shown = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2));
-
-/** Everything that the page says about a step. */
-function describe(setting) {
-  const bars = allReduces(setting);
-  const computing = setting.forward + setting.backward;
-  const step = bars.at(-1)[1];
-  const sum = bars.reduce((total, [start, end]) => total + end - start, 0);
-  const efficiency = computing / step;
-  const words =
-    `A step takes ${shown(step)} ms: ${shown(computing)} ms of computing, and ` +
-    `${shown(step - computing)} ms of exposed communication. The all-reduces take ${shown(sum)} ms ` +
-    `in all. The efficiency is ${(100 * efficiency).toFixed(0)} %, so ${setting.n} rank(s) do the ` +
-    `work of ${shown(setting.n * efficiency)}.`;
-  return { bars, step, computing, efficiency, words };
+/** What a step is like in which backward fills equal buckets in equal times. */
+function describe({ n, bytes, buckets, forward, backward, alpha, beta }) {
+  const one = ring(n, bytes / buckets, alpha, beta);
+  const parts = Array.from({ length: buckets }, (_, i) => (i + 1) / buckets);
+  const full = parts.map((part) => forward + backward * part);
+  const bars = overlapped(full, parts.map(() => one));
+  const [step, computing] = [bars.at(-1)[1], forward + backward];
+  const times = { step, computing, exposed: step - computing, sum: buckets * one };
+  const values = { n, percent: ((100 * computing) / step).toFixed(0) };
+  for (const [name, ms] of Object.entries(times)) values[name] = shown(ms);
+  values.work = shown((n * computing) / step);
+  const words = inLanguage(WORDS.result).replaceAll(/\{(\w+)\}/g, (_, name) => values[name]);
+  return { bars, step, computing, words };
 }
 
 function draw(svg, setting) {
   const { bars, step, computing, words } = describe(setting);
-  const x = (ms) => (600 * ms) / step;
-  const box = (kind, start, end, top) =>
-    `<rect class="${kind}" x="${x(start)}" width="${Math.max(x(end - start), 0.5)}" y="${top}" height="26"/>`;
-  const text = (at, top, said) => `<text x="${at}" y="${top}">${said}</text>`;
-  const parts = [
-    text(0, 12, "computing"), box("forward", 0, setting.forward, 18),
-    box("backward", setting.forward, computing, 18),
-    text(0, 66, "all-reduce"), ...bars.map(([start, end]) => box("all-reduce", start, end, 72)),
-    box("exposed", computing, step, 18), text(0, 122, "0 ms"),
-    `<text x="600" y="122" text-anchor="end">${shown(step)} ms</text>`,
-  ];
-  svg.innerHTML = parts.join("");
+  const box = (kind, [start, end], y) => {
+    const [x, width] = [start, Math.max(end - start, 0)].map((ms) => (100 * ms) / step);
+    return `<rect class="${kind}" x="${x}%" width="${Math.max(width, 0.1)}%" y="${y}" height="26"/>`;
+  };
+  svg.innerHTML = `
+    <text y="12">${inLanguage(WORDS.computing)}</text>
+    ${box("forward", [0, setting.forward], 18)} ${box("backward", [setting.forward, computing], 18)}
+    ${box("exposed", [computing, step], 18)} <text y="66">all-reduce</text>
+    ${bars.map((bar) => box("all-reduce", bar, 72)).join("")} <text y="122">0 ms</text>
+    <text x="100%" y="122" text-anchor="end">${shown(step)} ms</text>`;
   svg.setAttribute("aria-label", words);
   return words;
 }
 
-/** A labelled slider over a list of values -> [element, function that returns the value]. */
-function slider(name, changed) {
-  const [label, unit, values, start] = SLIDERS[name];
+/** A labelled slider -> [element, function that returns its value]. */
+function slider([names, unit, value, min, max, valueOf], changed) {
   const row = document.createElement("label");
-  row.innerHTML = `<span>${label}</span><input type="range" min="0"><output></output>`;
+  row.innerHTML = `<span>${inLanguage(names)}</span><input type="range"><output></output>`;
   const [, input, output] = row.children;
-  Object.assign(input, { max: values.length - 1, value: start, name });
+  Object.assign(input, { min, max, value });
   const show = () => {
-    output.value = `${Number(values[input.value].toPrecision(3))} ${unit}`;
+    output.value = `${valueOf(input.value)} ${unit}`.trim();
     input.setAttribute("aria-valuetext", output.value);
   };
   input.addEventListener("input", () => (show(), changed()));
   show();
-  return [row, () => values[input.value]];
+  return [row, () => valueOf(input.value)];
 }
 
 function build(place) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 600 128");
-  svg.setAttribute("role", "img");
-  const words = document.createElement("p");
-  words.setAttribute("aria-live", "polite");
-  const readers = {};
+  const keys = ["forward", "backward", "exposed", "all-reduce"];
+  const options = LINKS.map(([names]) => `<option>${inLanguage(names)}</option>`);
+  place.innerHTML = `
+    <form><label><span>${inLanguage(WORDS.link)}</span><select>${options.join("")}</select></label></form>
+    <svg height="128" role="img"></svg>
+    <p class="key">${keys.map((key) => `<span class="${key}">${inLanguage(WORDS[key])}</span>`).join("")}</p>
+    <p aria-live="polite"></p>`;
+  const [form, svg, , said] = place.children;
+  const select = form.querySelector("select");
   const update = () => {
-    const setting = Object.fromEntries(Object.entries(readers).map(([name, read]) => [name, read()]));
-    const [alpha, beta] = LINKS[select.value];
-    words.textContent = draw(svg, { ...setting, bytes: 1e6 * setting.megabytes, alpha, beta });
+    const setting = Object.fromEntries(sliders.map(([name, [, value]]) => [name, value()]));
+    const [, alpha, beta] = LINKS[select.selectedIndex];
+    said.textContent = draw(svg, { ...setting, bytes: 1e6 * setting.megabytes, alpha, beta });
   };
-  const form = document.createElement("form");
-  for (const name of Object.keys(SLIDERS)) {
-    const [row, read] = slider(name, update);
-    readers[name] = read;
-    form.append(row);
-  }
-  const link = document.createElement("label");
-  link.innerHTML = "<span>Link</span><select></select>";
-  const select = link.querySelector("select");
-  for (const name of Object.keys(LINKS)) select.add(new Option(name));
+  const sliders = Object.entries(SLIDERS).map(([name, of]) => [name, slider(of, update)]);
+  form.prepend(...sliders.map(([, [row]]) => row));
   select.selectedIndex = 1;
   select.addEventListener("change", update);
-  form.append(link);
-  const key = document.createElement("p");
-  key.className = "key";
-  key.innerHTML = ["forward", "backward", "exposed", "all-reduce"]
-    .map((kind) => `<span class="${kind}">${kind === "exposed" ? "waiting (exposed)" : kind}</span>`)
-    .join("");
-  place.replaceChildren(form, svg, key, words);
   update();
 }
 
-document.addEventListener("DOMContentLoaded", () => {
-  for (const place of document.querySelectorAll(".model")) build(place);
-});
+for (const place of document.querySelectorAll(".model")) build(place);

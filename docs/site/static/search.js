@@ -17,22 +17,26 @@ var splitQuery = (query) => {
 /** What people type for a page that does not say it so: counts like a heading of that page. */
 const ALSO = {
   "docs/doctor": "is my script correct right wrong bug check doctor 脚本诊断 写对",
-  "docs/reading_timings": "slow slower slowdown speedup no speedup not faster than single one gpu scaling 慢 加速",
+  "docs/reading_timings": "slow slower slowdown speedup no speedup not faster than single one gpu scaling 训练变慢 加速",
   "docs/messages": "error exception cuda oom out of memory 报错 端口被占用 显存不足",
   "docs/memory": "cuda oom out of memory 显存不足",
   "docs/debugging": "hang hangs stuck deadlock freeze 卡死 死锁",
+  "docs/adapt": "how to use multiple gpus in pytorch convert my script",
+  "docs/amp": "fp16 bf16 half precision nan 混合精度",
+  "docs/at_scale": "how many gpus do i need simulate",
   "docs/corrections": "myth wrong tutorial",
   "docs/checklist": "print once only on rank 0 review",
-  "docs/batch_size_and_learning_rate": "not converging loss not decreasing accuracy 学习率",
-  "docs/checkpoints": "resume restart save load",
+  "docs/batch_size_and_learning_rate": "how to choose batch size not converging loss not decreasing accuracy 学习率",
+  "docs/checkpoints": "resume restart save load 保存模型",
+  "docs/gradient_accumulation": "梯度累积",
   "docs/glossary": "what is rank 是什么",
-  "02_dp/README": "dataparallel dataparalell data parallel",
+  "02_dp/README": "difference between dataparallel dataparalell and distributeddataparallel",
   "03_ddp_spawn/README": "multi gpu one machine",
   "03_ddp_spawn/README.zh": "单机多卡 多卡",
   "05_multinode/README": "multi node several machines",
   "05_multinode/README.zh": "多机多卡 断点续训",
   "README.zh": "分布式训练 数据并行",
-  "exercises/README": "practice practise exercise 练习",
+  "exercises/README": "practice practise exercise quiz 练习",
 };
 
 /** Which pages have a word: Map(page -> 1, or less where it is a part of a longer word). Sphinx

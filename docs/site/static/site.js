@@ -1,5 +1,5 @@
 // What the theme lacks on each page: names for the arrows of the menu, tables that can be read on a
-// phone, and a filter for tables of many entries.
+// phone, and a filter for pages of many entries.
 
 document.addEventListener("DOMContentLoaded", () => {
   // A screen reader says what an arrow in the left column opens.
@@ -9,7 +9,11 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   const tables = [...document.querySelectorAll(".bd-article table:not(.highlighttable)")];
   for (const table of tables) markText(table);
-  for (const table of tables.filter((one) => one.tBodies[0]?.rows.length > 60)) addFilter(table);
+  // On a laptop, output with long lines is set smaller rather than cut off (site.css).
+  for (const pre of document.querySelectorAll(".bd-article .highlight pre"))
+    pre.classList.toggle("wide", pre.scrollWidth > pre.clientWidth);
+  const entries = [...document.querySelectorAll(".bd-article section > h3")];
+  if (entries.length > 60) addFilter(entries);
 });
 
 /** Columns of text get a least width; on a phone, a table with several of them stacks its cells, each
@@ -28,20 +32,21 @@ function markText(table) {
     }
 }
 
-/** A field above a table: it leaves the rows that have all words typed, and those of which one
-    wording is in a message that is pasted, but for what the message has in its gaps. */
-function addFilter(table) {
+/** A field above the entries: it leaves those whose headings have all words typed, and those of which
+    one wording is in a message that is pasted, but for what the message has in its gaps. */
+function addFilter(headings) {
   const field = document.createElement("input");
   const label = "Paste your message, or type words of it";
   Object.assign(field, { type: "search", className: "filter", placeholder: label });
   field.setAttribute("aria-label", label);
   const nothing = document.createElement("p");
   nothing.setAttribute("role", "status");
-  table.before(field, nothing);
+  const parts = new Set(headings.map((heading) => heading.parentElement.parentElement));
+  [...parts][0].before(field, nothing);
   const wordsOf = (text) => text.toLowerCase().match(/[a-z_]{2,}|\d+/g) ?? [];
-  const rows = [...table.tBodies[0].rows].map((row) => {
-    const wordings = [...row.cells[0].querySelectorAll("code")].map((one) => wordsOf(one.textContent));
-    return { row, wordings, text: row.textContent.toLowerCase() };
+  const entries = headings.map((heading) => {
+    const wordings = [...heading.querySelectorAll("code")].map((one) => wordsOf(one.textContent));
+    return { entry: heading.parentElement, wordings, text: heading.textContent.toLowerCase() };
   });
   field.addEventListener("input", () => {
     const typed = new Set(wordsOf(field.value));
@@ -49,8 +54,9 @@ function addFilter(table) {
     const fits = ({ wordings, text }) =>
       [...typed].every((word) => text.includes(word)) ||
       wordings.some((wording) => wording.join("").length > 8 && isIn(wording));
-    for (const one of rows) one.row.hidden = !fits(one);
-    const found = rows.some((one) => !one.row.hidden);
+    for (const one of entries) one.entry.hidden = !fits(one);
+    for (const part of parts) part.hidden = !part.querySelector("section:not([hidden])");
+    const found = entries.some(({ entry }) => !entry.hidden);
     const issue = document.querySelector('a[href$="/issues/new"]')?.href;
     nothing.innerHTML = found
       ? ""
