@@ -158,12 +158,12 @@ def test_a_twin_cannot_write_outside_of_its_copy(tmp_path):
 def measure(reader, tmp_path):
     """Runs a command with --speed in an empty folder -> what it printed, what it measured."""
 
-    def run(command, **env):
+    def run(command, before="", **env):
         out = tmp_path / "speed.json"
         out.unlink(missing_ok=True)
         (tmp_path / "tmp").mkdir(exist_ok=True)
         env |= {"TMPDIR": str(tmp_path / "tmp")}
-        line = f"python {ROOT}/doctor --speed --json {out} {command}"
+        line = f"{before} python {ROOT}/doctor --speed --json {out} {command}"
         result = reader.run(line, timeout=280, **env)
         assert not list((tmp_path / "tmp").glob("ddp-doctor*")), "a file is left"
         return result, json.loads(out.read_text()) if out.exists() else None
@@ -209,6 +209,8 @@ def test_weights_are_equal_and_files_are_those_of_the_first_run(measure, reader)
 
 @pytest.mark.slow
 def test_on_simulated_gpus_the_laps_are_events(measure):
-    simulated = f"python {ROOT}/tests/simulated_gpu.py 2 torchrun --standalone --nproc-per-node 2"
-    result, said = measure(f"{simulated} {SCRIPT} own-code")
+    before = f"python {ROOT}/tests/simulated_gpu.py 2"
+    command = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} own-code"
+    result, said = measure(command, before)
     assert result.code == 0 and said["findings"][0]["key"] == "own-code", result
+    assert said["gpu"] and said["ranks"]["0"]["forward"] > 15, result

@@ -53,6 +53,11 @@ class Rank:
         line = max(own, key=own.get, default="? ?")
         return line.split(" ", 1)[1], own.get(line, 0) / (sum(own.values()) or 1)
 
+    def place(self, phase):
+        """The line that begins a phase."""
+        places = (key for step in self.steps.values() for key in step.places)
+        return next((at for name, at in places if name == phase), "?")
+
     def total(self, phase):
         return sum(step.phases[phase] for step in self.steps.values())
 
@@ -124,8 +129,7 @@ def communication(run):
     """Exposed communication: too many bytes, so few that it is latency, or too many averages."""
     if not run.wrap:
         return
-    cost = run.least(lambda s: s.cost["exposed"])
-    at = next((at for row in run.rows for name, at in row[0].places if name == "exposed"), "?")
+    cost, at = run.least(lambda s: s.cost["exposed"]), run.zero.place("exposed")
     early = run.least(lambda s: s.early if s.synced == s.passes and not s.others else 0)
     size = run.wrap["bytes"]
     text = f"{size:,} bytes are averaged after the last gradient"
@@ -172,10 +176,12 @@ def shares(run):
     saving, training = run.zero.total("saving"), sum(step.time for step in steps)
     evaluation = min(rank.total("evaluation") for rank in run.ranks)  # rank 0 alone: rank_zero()
     often = sum(step.phases["saving"] > 0 for step in steps) > 5
-    for phase, total, most in (("evaluation", evaluation, 0.5), ("saving", often * saving, 0.05)):
+    spent = {"evaluation": (evaluation, 0.5), "saving": (often * saving, 0.05)}
+    for phase, (total, most) in spent.items():
         if total > most * (training - saving):
+            at = run.zero.place(phase) if phase == "saving" else run.zero.hot(phase)[0]
             text = f"{total:.1f} s in all, next to {training - saving:.1f} s of training"
-            yield total / len(steps), f"{phase}-share", run.zero.hot(phase)[0], text
+            yield total / len(steps), f"{phase}-share", at, text
 
 
 def own_code(run):

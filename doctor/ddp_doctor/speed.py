@@ -47,9 +47,10 @@ def main(args):
 
 def link_files(copy):
     """Make the twin's copy of this folder, of links to its files -> are they few enough?"""
-    if sum(len(files) for _, _, files in os.walk(".")) > FILES:
+    places = list(os.walk("."))  # before the copy is made: it may be in this folder
+    if sum(len(files) for _, _, files in places) > FILES:
         return False
-    for place, folders, files in os.walk("."):
+    for place, folders, files in places:
         os.makedirs(os.path.join(copy, place))
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         for name in files + links:
@@ -121,6 +122,7 @@ def as_json(run, begun):
     return {
         "command": {"seconds": run.seconds, "code": run.run.code, "end": run.run.end, **spent},
         "steps": {"all": len(steps) - 1, "regular": len(run.common), "ms": 1000 * run.step},
+        "gpu": bool(run.wrap and run.wrap["gpu"]),
         "ranks": table,
         "twin": {name: round(1000 * value, 2) for name, value in parts.items()},
         "efficiencies": shares,

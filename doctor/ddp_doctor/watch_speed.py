@@ -160,7 +160,8 @@ def note_ddp(_, ddp, *args, **kwargs):
     SPEED.hooks |= {id(p): p.register_post_accumulate_grad_hook(note_gradient) for p in reduced}
     SPEED.ddp, size = ddp, sum(p.numel() * p.element_size() for p in reduced)
     unused = ddp.find_unused_parameters
-    write("wrap", at=site(), bytes=size, find_unused=unused, count=len(reduced))
+    gpu = SPEED.stream is not None
+    write("wrap", at=site(), bytes=size, find_unused=unused, count=len(reduced), gpu=gpu)
 
 
 def note_gradient(parameter):
