@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
+from tabulate import tabulate
 from torch import Tensor
 
 from benchmarks import common
@@ -31,7 +32,7 @@ RULES = {  # name -> rule, and whether the rate begins at the base rate and warm
     "linear, no warm-up": ("linear", False),
 }
 OTHER_RATES = (0.25, 0.5, 2, 4)  # times the base rate
-TITLES = {"sgd": "SGD with momentum", "adam": "Adam"}
+TITLES = {"sgd": "SGD", "adam": "Adam"}
 
 
 def main() -> None:
@@ -117,56 +118,29 @@ def load(data: Path, train: bool, count: int) -> tuple[Tensor, Tensor]:
 
 
 def report(results: dict) -> str:
-    """For each optimizer: a line per batch with the accuracies of the rules, and other rates."""
+    """The table of docs/batch_size_and_learning_rate.md, and the base batch at other rates."""
     images = f"{results['images']:,} images, {results['epochs']} epoch(s)"
-    lines = [f"{results['dataset']}, {images}, {results['about']}"]
-    lines += ["test accuracy in %, mean of the seeds (smallest to largest)"]
+    head = f"{results['dataset']}, {images}, {results['about']}, test accuracy in %"
+    factors = sorted({row["factor"] for row in results["settings"]})
+    steps = [results["epochs"] * (results["images"] // (BASE * factor)) for factor in factors]
+    rows, others = [["steps", *steps]], []
     for optimizer, title in TITLES.items():
-        rules, rows = rules_of(optimizer), []
-        for factor in factors_of(results):
-            steps = results["epochs"] * (results["images"] // (BASE * factor))
-            cells = [spread(accuracies(results, optimizer, rule, factor)) for rule in rules]
-            rows.append([str(BASE * factor), str(steps), *cells])
-        lines += ["", f"{title}. {finding(results, optimizer)}"]
-        lines += [common.table(["images per step", "steps", *rules], rows)]
-        base = [row for row in results["settings"] if row["optimizer"] == optimizer]
-        base = sorted((row for row in base if row["factor"] == 1), key=lambda row: row["peak"])
-        rows = [[f"{row['peak']:g}", spread(row["accuracy"])] for row in base]
-        lines += ["", common.table([f"rate, {BASE} images per step", "test accuracy"], rows)]
-    return "\n".join(lines)
-
-
-def factors_of(results: dict) -> list[int]:
-    return sorted({row["factor"] for row in results["settings"]})
-
-
-def accuracies(results: dict, optimizer: str, rule: str, factor: int) -> list[float]:
-    """Those of the seeds; the base batch is the same under every rule."""
-    wanted = optimizer, "base" if factor == 1 else rule, factor
-    for row in results["settings"]:
-        if (row["optimizer"], row["rule"], row["factor"]) == wanted:
-            return row["accuracy"]
-    raise KeyError(wanted)
+        of_one = [row for row in results["settings"] if row["optimizer"] == optimizer]
+        for rule in rules_of(optimizer):
+            own = [row for row in of_one if row["rule"] in ("base", rule)]
+            rows.append([f"{title}, {rule}", *(spread(row["accuracy"]) for row in own)])
+        for row in of_one:
+            if row["factor"] == 1:
+                others.append([f"{title}, rate {row['peak']:g}", spread(row["accuracy"])])
+    titles = ["images per step", *(str(BASE * factor) for factor in factors)]
+    tables = [tabulate(rows, titles, "pipe"), tabulate(others, ["other rates", BASE], "pipe")]
+    return "\n\n".join([head, *tables])
 
 
 def spread(values: list[float]) -> str:
-    """In percent: the mean and, of several, the smallest and the largest."""
+    """In percent: the mean of the seeds (the smallest-the largest)."""
     mean, low, high = (100 * value for value in (statistics.mean(values), min(values), max(values)))
-    return f"{mean:.2f}" if len(values) == 1 else f"{mean:.2f} ({low:.2f} to {high:.2f})"
-
-
-def finding(results: dict, optimizer: str) -> str:
-    """Up to which batch the seeds of a rule reach those of the base batch."""
-    worst = min(accuracies(results, optimizer, "base", 1))
-    parts = []
-    for rule in rules_of(optimizer):
-        reached = BASE
-        for factor in factors_of(results):
-            if max(accuracies(results, optimizer, rule, factor)) < worst:
-                break
-            reached = BASE * factor
-        parts.append(f"{rule}: {reached}")
-    return f"Largest batch as accurate as the smallest: {'; '.join(parts)}"
+    return f"{mean:.1f} ({low:.1f}-{high:.1f})"
 
 
 if __name__ == "__main__":

@@ -17,11 +17,9 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -31,7 +29,6 @@ from benchmarks import common
 from tools import processes
 
 stage1 = importlib.import_module("01_baseline.train")
-failures = importlib.import_module("05_multinode.rehearsal.failures")
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -79,20 +76,17 @@ def main() -> int:
     load = psutil.cpu_percent(interval=3)
     if load > 10 and not args.busy:
         parser.error(f"the machine is busy ({load:.0f} %): figures would not be believed (--busy)")
-    began = time.time()
     failed = measure_settings(args.data) if settings else 0
     for number, (page, command) in enumerate(found, start=1):
         print(f"[{number}/{len(found)}] {command}", flush=True)
-        started = time.time()
         code, output = run(command, args.data)
-        print(f"{output}    {time.time() - started:.0f} s\n", flush=True)
+        print(output, flush=True)
         failed += code != 0
         if code == 0 and page:
             update_page(page, command, output)
-    if not args.only or {"stages", "settings", "failures"} & set(args.only):
+    if not args.only or {"stages", "settings"} & set(args.only):
         update_stages()
-        update_failures()
-    print(f"{(time.time() - began) / 60:.0f} minutes, {failed} failed")
+    print(f"{failed} failed")
     return 1 if failed else 0
 
 
@@ -144,15 +138,6 @@ def update_stages() -> None:
         page.write_text(RAN.sub(lambda _, lines=lines: lines, text, count=1), encoding="utf-8")
 
 
-def update_failures() -> None:
-    """Put the table of the failures that were rehearsed on their page."""
-    page = ROOT / "05_multinode/rehearsal/README.md"
-    cases = json.loads(page.with_name("failures.json").read_text())["cases"]
-    text = page.read_text(encoding="utf-8")
-    old = re.search(r"^\| what is broken .*\n(?:\|.*\n)+", text, re.MULTILINE)[0]
-    page.write_text(text.replace(old, f"{failures.table(cases)}\n"), encoding="utf-8")
-
-
 def script_of(command: str) -> str:
     """The name by which --only knows a command: that of its script, without folder and ending."""
     match = re.search(r"-m benchmarks\.(\w+)|(\w+)\.py", command)
@@ -165,15 +150,10 @@ def run(command: str, data: Path) -> tuple[int, str]:
     if command.startswith("python -m benchmarks."):
         command += " --results benchmarks/results"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python and torchrun
-    words, options = ["bash", "-ec", command], {"cwd": ROOT, "env": os.environ | {"PATH": path}}
-    options |= {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-    with subprocess.Popen(words, **options) as process:
-        try:
-            output, _ = process.communicate()
-        except BaseException:  # Ctrl-C or SIGTERM: end what bash has started, too
-            os.killpg(process.pid, signal.SIGTERM)
-            raise
-    return process.returncode, output
+    environment = os.environ | {"PATH": path}
+    words, options = ["bash", "-ec", command], {"stdout": subprocess.PIPE, "text": True}
+    done = subprocess.run(words, cwd=ROOT, env=environment, **options)
+    return done.returncode, done.stdout
 
 
 def update_page(page: Path, command: str, output: str) -> None:
@@ -188,9 +168,4 @@ def update_page(page: Path, command: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        print("\nrun_all: interrupted", file=sys.stderr)
-        sys.exit(130)
+    sys.exit(main())

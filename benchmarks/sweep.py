@@ -90,7 +90,7 @@ def summary(repeats: list[dict]) -> dict:
 
 
 def report(results: dict) -> str:
-    """For each sweep its finding and a table with a line per value."""
+    """For each sweep a table with a line per value."""
     lines = [results["about"]]
     for sweep, rows in results["repeats"].items():
         ranks = list(next(iter(rows.values())))
@@ -100,7 +100,7 @@ def report(results: dict) -> str:
         for value, row in rows.items():
             times = [f"{statistics.median(row[n]):.2f}" for n in ranks]
             cells.append([value, *times, *(against(row["1"], row[n]) for n in ranks[1:])])
-        lines += ["", finding(sweep, rows), common.table(titles, cells)]
+        lines += ["", common.table(titles, cells)]
     return "\n".join(lines)
 
 
@@ -110,22 +110,6 @@ def against(base: list[float], own: list[float]) -> str:
     middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
     seen = "" if middle == low == high else f" ({low:.2f} to {high:.2f})"
     return f"{middle:.2f}{seen}"
-
-
-def finding(sweep: str, rows: dict[str, dict[str, list[float]]]) -> str:
-    """The answer to a sweep's question, out of its figures."""
-    if sweep == "batch":
-        wins, losses = [], []
-        for batch, row in rows.items():
-            if all(two < one for one, two in zip(row["1"], row["2"])):
-                wins.append(int(batch))
-            if all(two > one for one, two in zip(row["1"], row["2"])):
-                losses.append(int(batch))
-        answers = [f"win in every repeat from {min(wins)} images per step"] if wins else []
-        answers += [f"lose in every repeat up to {max(losses)}"] if losses else []
-        return f"2 ranks {', '.join(answers) or 'neither win nor lose in every repeat'}"
-    *_, widest = rows.values()
-    return f"2 ranks against one: {against(widest['1'], widest['2'])} with the widest net"
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ def test_every_page_of_docs_is_in_the_index():
 
 def test_quoted_blocks_are_marked_on_the_pages_that_show_code():
     """A python block on docs/ is run, or quoted from a file; the others are listed here."""
-    sketches = {"adapt.md": 1, "compile.md": 1}  # are for a script of one's own
+    sketches = {"adapt.md": 1}  # is for a script of one's own
     for page in english_pages():
         text = page.read_text()
         blocks = text.count("\n```python\n")

@@ -23,13 +23,13 @@ from exercises import check
 
 sys.path[:0] = [str(ROOT / "doctor"), str(ROOT / "tests/doctor")]
 import cases  # noqa: E402
-from ddp_doctor import __main__, report  # noqa: E402, F401 (it registers the judges)
-from ddp_doctor.case import JUDGES, Rank  # noqa: E402
+from ddp_doctor import __main__  # noqa: E402 (it registers the judges)
+from ddp_doctor.case import JUDGES  # noqa: E402
 from ddp_doctor.launch import Run  # noqa: E402
 
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 EXERCISES = {e.file.stem.partition("_")[2]: e for e in check.all_exercises()}
-LINES = {  # by exercise: what is in the line that the finding names
+LINES = {  # by exercise: what is in the line that the finding names, where that is certain
     "same_order": "for x, y in loader:",
     "padded_accuracy": "for x, y in loader:",
     "reduced_on_one_rank": "optimizer.step()",
@@ -39,12 +39,8 @@ LINES = {  # by exercise: what is in the line that the finding names
     "no_sync_off_by_one": "optimizer.step()",
     "through_the_module": "loss.backward()",
     "unfrozen_after_wrapping": "optimizer.step()",
-    "clip_before_unscale": "",
-    "batchnorm_of_rank": "",
     "crossed_collectives": "dist.all_reduce(number)",
     "rank_0_evaluates": "losses.append(validate(ddp_model, x_val, y_val))",
-    "uneven_batches": "",
-    "all_ranks_download": "",
     "sharded_too_late": "optimizer.step()",
 }
 KEYS = {judge.exercise: judge.key for judge in JUDGES if judge.exercise}
@@ -92,7 +88,7 @@ def test_a_right_script_trains_the_same_weights_bit_for_bit(doctor, reader, smal
     (reader.folder / "minimal.pt").rename(reader.folder / "without.pt")
     result, said = doctor(command)
     assert result.code == 0 and not keys(said, "wrong"), result
-    assert len(said["in_order"]) >= 4 and said["facts"]["samples"] == 240
+    assert len(said["looked_at"]) >= 4 and said["facts"]["samples"] == 240
     import torch
 
     left, right = (torch.load(reader.folder / f"{n}.pt") for n in ("without", "minimal"))
@@ -124,7 +120,6 @@ def test_what_is_meant_can_be_ignored(doctor):
     result, said = doctor(command, "--ignore padded-evaluation")
     assert result.code == 0 == said["exit"] and not said["findings"], result
     assert "padded-evaluation: left out by --ignore" in said["not_judged"]
-    assert "no sum counts a sample twice" not in result.out
     result, said = doctor("python -c pass", "--ignore no-such-key")
     assert result.code == 2 and "there is no such finding" in result.err
 
@@ -176,15 +171,6 @@ def test_alone_leaves_out_what_git_ignores_if_the_folder_is_too_large(tmp_path, 
     assert command[-2:] == ["1", "train.py"] and sorted(copied) == [".gitignore", "train.py"]
     monkeypatch.setattr(__main__, "COPIED", 100)
     assert __main__.run_alone(args) is None and len(seen) == 1
-
-
-def test_what_was_read_in_advance_is_no_evaluation_and_one_epoch_has_no_order():
-    epoch = {"kind": "epoch", "backwards": 0, "grad": True, "loader": 0, "count": 9, "order": 1}
-    assert report.evaluated(Rank([epoch], {})) == 0
-    assert report.evaluated(Rank([epoch | {"grad": False}], {})) == 9
-    trained = epoch | {"backwards": 3}
-    assert report.new_order([trained]) == report.new_order([trained, trained]) == ""
-    assert report.new_order([trained, trained | {"order": 2}])
 
 
 @pytest.mark.slow
@@ -252,15 +238,15 @@ def test_a_signal_ends_the_ranks_and_a_second_one_does_not_lose_the_report(name,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", KEYS)
 def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_path):
     flags, exercise = "--alone" if name == "batch_and_rate" else "", EXERCISES[name]
-    key = KEYS.get(name, "zero-gradients")
+    key = KEYS[name]
     result, said = doctor(f"{TORCHRUN} {exercise.file}", flags)
     found = next((f for f in said["findings"] if f["key"] == key), None)
     assert found, result
     line = int(found["at"].rpartition(":")[2])
-    assert LINES[name] in exercise.file.read_text().splitlines()[line - 1]
+    assert LINES.get(name, "") in exercise.file.read_text().splitlines()[line - 1]
     if name == "padded_accuracy":  # whose output is on the page; the ranks print in either order
         shown = re.search(r"```text\n.*?\n\n(.*?)```", (ROOT / "docs/doctor.md").read_text(), re.S)
         assert shown[1] in result.out.replace(f"{ROOT}/", "")

@@ -59,7 +59,9 @@ def test_wrong_sums_are_counted(monkeypatch):
     assert result["error"] == "1 wrong numbers"
 
 
-@pytest.mark.parametrize("flags, words", [("--timeout 0", "'0' is not"), ("", "RANK, WORLD_SIZE")])
+@pytest.mark.parametrize(
+    "flags, words", [("--timeout 0", "from 1 to 600"), ("", "RANK, WORLD_SIZE")]
+)
 def test_bad_input(flags, words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["preflight.py", *flags.split()])
     with pytest.raises(SystemExit) as stopped:

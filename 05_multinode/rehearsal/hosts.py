@@ -7,12 +7,11 @@ network. Needs root and the programs ip (package iproute2) and unshare (util-lin
     python 05_multinode/rehearsal/hosts.py with 2 -- torchrun --nnodes 2 --nproc-per-node 1 \
         --rdzv-backend c10d --rdzv-endpoint host0:29500 05_multinode/train.py
 
-makes two nodes, runs the command on both, and removes the nodes, also after Ctrl-C. up makes nodes
-that stay until down; run, cut and join work on those (README.md shows them).
+makes two nodes, runs the command on both, and removes the nodes, also after Ctrl-C. Meanwhile run,
+cut and join work on these nodes from another terminal (README.md shows them).
 """
 
 import argparse
-import importlib
 import os
 import re
 import shutil
@@ -22,37 +21,41 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tools import processes
 
-cli = importlib.import_module("05_multinode.rehearsal.cli")
-
 NAMESPACES, ETC = Path("/run/netns"), Path("/etc/netns")  # where ip keeps names, and /etc of each
 
 
+class RehearsalError(Exception):
+    """Something cannot be done; the message is one line that says what and why."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports bad input in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(message)
+
+
 def main() -> int:
-    args, command = parse()
+    args = parse()
     reason = missing()
     if reason:
-        raise cli.RehearsalError(reason)
+        raise RehearsalError(reason)
     processes.exit_on_signals()
     hosts = Hosts(args.net)
     if args.action == "with":
         with hosts_for_a_while(args.number, args.net):
-            return report(hosts.run(hosts.names(), command))
+            return report(hosts.run(hosts.names(), args.command))
     if args.action == "run":
-        return report(hosts.run(hosts.names() if args.all else args.host, command))
-    if args.action == "up":
-        with reserved(args.net):
-            hosts.up(args.number)
-        print("\n".join(f"{name}  {address}" for name, address in hosts.names().items()))
-    elif args.action == "down":
-        hosts.down()
-    elif args.action == "cut":
+        return report(hosts.run([args.host], args.command))
+    if args.action == "cut":
         hosts.cut(args.host)
     else:
         hosts.join(args.host)
@@ -86,7 +89,7 @@ class Hosts:
 
     def __init__(self, net: str = "stage5"):
         if not re.fullmatch("[a-z0-9]{1,20}", net):
-            raise cli.RehearsalError(f"--net {net}: use at most 20 small letters and digits")
+            raise RehearsalError(f"--net {net}: use at most 20 small letters and digits")
         self.net = net
         self.switch = f"{net}-switch"
         # Names and addresses of the nodes. This file is made first and removed last: what it lists
@@ -96,7 +99,7 @@ class Hosts:
     def names(self) -> dict[str, str]:
         """-> {name: address}. Raises RehearsalError if no nodes are up."""
         if not self.list.exists():
-            raise cli.RehearsalError(f"no nodes of net {self.net} are up: hosts.py up 2")
+            raise RehearsalError(f"no nodes of net {self.net} are up: hosts.py with 2")
         return dict(line.split() for line in self.list.read_text().splitlines())
 
     def etc_hosts(self, name: str) -> Path:
@@ -108,6 +111,8 @@ class Hosts:
 
         Raises RehearsalError if something that is not ours has a name that we need.
         """
+        if not 1 <= number <= 32:
+            raise RehearsalError(f"{number} nodes: a number from 1 to 32 is needed")
         if self.list.exists():
             print(f"hosts: taking down what was left of net {self.net}", file=sys.stderr)
             self.down()
@@ -115,7 +120,7 @@ class Hosts:
         for name in ("switch", *addresses):
             space, folder = NAMESPACES / f"{self.net}-{name}", ETC / f"{self.net}-{name}"
             if space.exists() or (folder.exists() and any(folder.iterdir())):
-                raise cli.RehearsalError(f"there is a namespace {space.name} that is not ours")
+                raise RehearsalError(f"there is a namespace {space.name} that is not ours")
         try:
             self.build(addresses)
         except BaseException:
@@ -149,11 +154,10 @@ class Hosts:
 
         Raises RehearsalError if a process does not end.
         """
-        import fcntl  # only here: Windows has none, and missing() has reported that already
-
-        with signals_blocked(), suppress(FileNotFoundError), open(self.list) as made:
-            fcntl.flock(made, fcntl.LOCK_EX)  # a second process that does this waits for the first
-            spaces = [f"{self.net}-{line.split()[0]}" for line in made] + [self.switch]
+        if not self.list.exists():
+            return
+        with signals_blocked():
+            spaces = [f"{self.net}-{name}" for name in (*self.names(), "switch")]
             self.end_processes(spaces)
             for space in spaces:
                 if (NAMESPACES / space).exists():
@@ -171,7 +175,7 @@ class Hosts:
                         os.kill(pid, number)
                 time.sleep(0.2)
         if self.pids(spaces):
-            raise cli.RehearsalError(f"these processes do not end: {self.pids(spaces)}")
+            raise RehearsalError(f"these processes do not end: {self.pids(spaces)}")
 
     def pids(self, spaces: list[str]) -> list[int]:
         """The processes in these namespaces, as far as the namespaces exist."""
@@ -188,35 +192,32 @@ class Hosts:
 
     def known(self, name: str) -> str:
         if name not in self.names():
-            raise cli.RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
+            raise RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
         return name
 
-    def start(self, name: str, command: list[str], **options) -> subprocess.Popen:
-        """Start a command on a node, in a session of its own. options: those of Popen."""
+    def start(self, name: str, command: list[str], env=None, mark=None, **options):
+        """Start a command on a node, as processes.start does. options: those of Popen."""
         name_and_run = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
         inside = ["ip", "netns", "exec", f"{self.net}-{self.known(name)}", "unshare", "--uts"]
         inside += ["sh", "-c", name_and_run, name, *command]
-        env = {**options.pop("env", os.environ), "PYTHONUNBUFFERED": "1"}
-        options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
-        return subprocess.Popen(inside, env=env, **options)
+        options = {"stdin": subprocess.DEVNULL, **options}
+        return processes.start(inside, {"PYTHONUNBUFFERED": "1", **(env or {})}, mark, **options)
 
-    def run(self, names: Iterable[str], command: list[str], env=os.environ) -> dict[str, int]:
+    def run(self, names: Iterable[str], command: list[str], env=None) -> dict[str, int]:
         """Run a command on nodes at once, its output behind their names -> {name: exit code}."""
-        processes, relays = {}, []
+        mark, running, relays = processes.new_mark(), {}, []
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         try:
             for name in map(self.known, names):
-                processes[name] = self.start(name, command, env=env, errors="replace", **output)
-                relays.append(threading.Thread(target=relay, args=(name, processes[name])))
+                running[name] = self.start(name, command, env, mark, errors="replace", **output)
+                relays.append(threading.Thread(target=relay, args=(name, running[name])))
                 relays[-1].daemon = True
                 relays[-1].start()
-            for process in processes.values():
-                process.wait()
+            codes = {name: process.wait() for name, process in running.items()}
         finally:
-            end(processes.values())
+            processes.end(mark)
         for thread in relays:
-            thread.join(timeout=1)  # longer only if a process in the background has the pipe
-        codes = {name: process.returncode for name, process in processes.items()}
+            thread.join(timeout=1)
         return {name: code if code >= 0 else 128 - code for name, code in codes.items()}
 
 
@@ -228,20 +229,6 @@ def relay(name: str, process: subprocess.Popen) -> None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output is gone
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
-
-
-def end(processes: Iterable[subprocess.Popen]) -> None:
-    """Send SIGTERM to commands that still run, and SIGKILL after 5 s."""
-    with signals_blocked():
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            running = [process for process in processes if process.poll() is None]
-            for process in running:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-            deadline = time.monotonic() + 5
-            for process in running:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0, deadline - time.monotonic()))
 
 
 @contextmanager
@@ -266,7 +253,7 @@ def reserved(net: str) -> Iterator[None]:
             lock.bind(f"\0hosts.py {net}")  # an abstract name: no file can be left behind
         except OSError:
             message = f"nodes of net {net} are in use; --net NAME makes further ones"
-            raise cli.RehearsalError(message) from None
+            raise RehearsalError(message) from None
         yield
 
 
@@ -274,7 +261,7 @@ def ip(arguments: str) -> str:
     """Run ip -> its output. Raises RehearsalError with its message if it fails."""
     done = subprocess.run(["ip", *arguments.split()], capture_output=True, text=True, timeout=30)
     if done.returncode:
-        raise cli.RehearsalError(f"ip {arguments}: {done.stderr.strip()}")
+        raise RehearsalError(f"ip {arguments}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -292,19 +279,37 @@ def missing() -> str | None:
     return f"no namespaces here: {probed.stderr.strip()}" if probed.returncode else None
 
 
-def parse() -> tuple[argparse.Namespace, list[str]]:
-    """-> flags, and the command after "--" """
-    parser, actions = cli.parser_of_actions((__doc__ or "").partition("\n")[0], net="stage5")
-    run = actions.add_parser("run", help="--all or HOST ...: run COMMAND there")
-    run.add_argument("--all", action="store_true")
-    run.add_argument("host", nargs="*")
-    for name, text in (("cut", "take its link down"), ("join", "take its link up")):
-        actions.add_parser(name, help=f"HOST: {text}").add_argument("host")
-    args, command = cli.parse_with_command(parser)
-    if args.action == "run" and args.all == bool(args.host):
-        cli.fail("run --all, or run HOST")
-    return args, command
+def parse() -> argparse.Namespace:
+    parser = Parser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--net", default="stage5", help="which set of nodes: one word")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    action = actions.add_parser("with", help="NUMBER -- COMMAND: on so many new nodes")
+    action.add_argument("number", type=int)
+    action.add_argument("command", nargs="+")
+    action = actions.add_parser("run", help="HOST -- COMMAND: on a node that is up")
+    action.add_argument("host")
+    action.add_argument("command", nargs="+")
+    actions.add_parser("cut", help="HOST: take its link down").add_argument("host")
+    actions.add_parser("join", help="HOST: take its link up").add_argument("host")
+    return parser.parse_args()
+
+
+def fail(message: str) -> NoReturn:
+    """Print one line on stderr and exit with code 2."""
+    print(f"{Path(sys.argv[0]).stem}: error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def run_main(main: Callable[[], int]) -> NoReturn:
+    """Exit with what main returns. An expected error and Ctrl-C end in one line, no traceback."""
+    try:
+        sys.exit(main())
+    except (RehearsalError, OSError, subprocess.TimeoutExpired) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        print(f"\n{Path(sys.argv[0]).stem}: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":
-    cli.run_main(main)
+    run_main(main)

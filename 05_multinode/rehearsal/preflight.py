@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch.utils.benchmark import Timer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-cli = importlib.import_module("05_multinode.rehearsal.cli")
+hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 NEEDED = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
 TO_DO = {  # if a check has failed
@@ -163,16 +163,18 @@ def milliseconds(action, runs: int) -> float:
 
 
 def parse_args() -> argparse.Namespace:
-    parser = cli.Parser(description=(__doc__ or "").partition("\n")[0])
+    parser = hosts.Parser(description=(__doc__ or "").partition("\n")[0])
     data = os.environ.get("MNIST_ROOT", "data")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     add = parser.add_argument
     add("--data", type=Path, default=data, help="MNIST's folder ($MNIST_ROOT or data)")
     add("--device", choices=("cpu", "cuda"), default=device, help="what ranks run on")
-    add("--timeout", type=cli.number(1, 600), default=30, help="seconds that ranks wait (30)")
+    add("--timeout", type=int, default=30, help="seconds that ranks wait (30)")
     args = parser.parse_args()
+    if not 1 <= args.timeout <= 600:
+        parser.error(f"--timeout {args.timeout}: from 1 to 600")
     if missing := [name for name in NEEDED if name not in os.environ]:
-        cli.fail(f"start it with torchrun: {', '.join(missing)} not set")
+        hosts.fail(f"start it with torchrun: {', '.join(missing)} not set")
     return args
 
 

@@ -6,8 +6,8 @@ munge, iproute2 and util-linux.
 
     python 05_multinode/rehearsal/slurm.py with 2 -- sbatch --wait 05_multinode/launch/job.sbatch
 
-makes two nodes with Slurm, runs the command on host0, and removes all of it, also after Ctrl-C. up
-makes a Slurm that stays until down; run works on that (README.md shows them).
+makes two nodes with Slurm, runs the command on host0, and removes all of it, also after Ctrl-C.
+Meanwhile run starts further commands there, from another terminal (README.md shows it).
 """
 
 import argparse
@@ -24,7 +24,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tools import processes
 
-cli = importlib.import_module("05_multinode.rehearsal.cli")
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 PATIENCE = 60  # seconds for the daemons to be ready
@@ -156,9 +155,9 @@ def wait(daemons: list[subprocess.Popen], ready: Callable[[], bool]) -> None:
             if process.poll() is not None:
                 name, code = process.out.stem, process.returncode
                 reason = process.out.read_text().strip().rpartition("\n")[2]
-                raise cli.RehearsalError(f"{name} ended with exit code {code}: {reason}")
+                raise hosts.RehearsalError(f"{name} ended with exit code {code}: {reason}")
         if time.monotonic() > deadline:
-            raise cli.RehearsalError(f"Slurm was not ready within {PATIENCE} s")
+            raise hosts.RehearsalError(f"Slurm was not ready within {PATIENCE} s")
         time.sleep(0.1)
 
 
@@ -178,32 +177,27 @@ def missing() -> str | None:
 
 
 def main() -> int:
-    args, command = parse()
+    args = parse()
     reason = missing()
     if reason:
-        raise cli.RehearsalError(reason)
+        raise hosts.RehearsalError(reason)
     processes.exit_on_signals()
-    slurm = Slurm(args.net)
-    if args.action == "with":
-        with slurm_for_a_while(args.number, args.net):
-            return slurm.run(command)
     if args.action == "run":
-        return slurm.run(command)
-    if args.action == "down":
-        slurm.hosts.down()
-    else:
-        with hosts.reserved(args.net):
-            slurm.up(args.number)
-        print(slurm.state / "slurm.conf")
-    return 0
+        return Slurm(args.net).run(args.command)
+    with slurm_for_a_while(args.number, args.net) as slurm:
+        return slurm.run(args.command)
 
 
-def parse() -> tuple[argparse.Namespace, list[str]]:
-    """-> flags, and the command after "--" """
-    parser, actions = cli.parser_of_actions((__doc__ or "").partition("\n")[0], net="slurm")
-    actions.add_parser("run", help="run COMMAND on host0")
-    return cli.parse_with_command(parser)
+def parse() -> argparse.Namespace:
+    parser = hosts.Parser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--net", default="slurm", help="which set of nodes: one word")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    action = actions.add_parser("with", help="NUMBER -- COMMAND: make so many nodes for it")
+    action.add_argument("number", type=int)
+    action.add_argument("command", nargs="+")
+    actions.add_parser("run", help="-- COMMAND: on host0").add_argument("command", nargs="+")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    cli.run_main(main)
+    hosts.run_main(main)

@@ -32,7 +32,6 @@ NOTES = {
     DIES: f"Rank 1 gets SIGKILL during step 3. {NO_LAUNCHER}",
     LEAVES: f"Rank 1 has 3 batches, the others 4; the timeout is 2 s. {NO_LAUNCHER}",
 }
-OVER = "the-others-have-ended"  # a file
 PATIENCE = 120  # seconds from the start of the ranks to the end of the last
 
 
@@ -49,7 +48,7 @@ def record_failure(case: str, ranks: int) -> dict:
         try:
             for process in processes:
                 process.start()
-            exits = watch(processes, Path(folder, OVER))
+            exits = watch(processes)
         finally:
             for process in processes:
                 if process.pid:
@@ -67,23 +66,17 @@ def record_failure(case: str, ranks: int) -> dict:
     )
 
 
-def watch(processes: list, over: Path) -> list[tuple[int, int]]:
-    """Wait until all ranks have ended -> when each did, and its exit code.
-
-    The rank that leaves early stays alive until the others have ended: then there is a file "over".
-    """
+def watch(processes: list) -> list[tuple[int, int]]:
+    """Wait until all ranks have ended -> when each did, and its exit code."""
     ended, deadline = {}, time.monotonic() + PATIENCE
     while len(ended) < len(processes):
         alive = {p.sentinel: rank for rank, p in enumerate(processes) if rank not in ended}
         for sentinel in wait(list(alive), max(0, deadline - time.monotonic())):
-            rank = alive[sentinel]
-            moment = now()
+            moment, rank = now(), alive[sentinel]
             processes[rank].join()
             ended[rank] = (moment, processes[rank].exitcode)
         if time.monotonic() > deadline:
             sys.exit(f"record: ranks {sorted(alive.values())} have not ended in {PATIENCE} s")
-        if set(range(len(processes))) - set(ended) <= {WRONG_RANK}:
-            over.touch()
     return [ended[rank] for rank in range(len(processes))]
 
 
@@ -120,8 +113,8 @@ def run_rank(rank: int, ranks: int, folder: str, case: str) -> None:
                 note(turn="error", text="the exception ends the process")
                 note(what="error", text=first_line(error))
                 raise
-            while rank == WRONG_RANK and case == LEAVES and not Path(folder, OVER).exists():
-                time.sleep(0.05)  # the recorder ends this rank if it takes too long
+            if rank == WRONG_RANK and case == LEAVES:
+                time.sleep(5 * TIMEOUT)  # it lives until the others have ended
 
 
 def first_line(error: Exception) -> str:

@@ -55,22 +55,19 @@ def refuse(message):
 
 
 def diagnose(case):
-    """All findings, the certain ones first. A judge that fails is named as not judged."""
+    """All findings: the certain ones first, a cause before its effect; judges that fail by name."""
     for judge_one in [one for one in JUDGES if len(case.ranks) >= one.ranks]:
         try:
             case.found += judge_one(case)
         except Exception as error:
             case.failed.append(f"{judge_one.key}: {error!r}")
     found = [one for one in case.found if one.key not in case.ignored]
-    return sorted(found, key=certainty)
+    return sorted(found, key=lambda one: (certainty(one), one.key == "weights-differ"))
 
 
 def parse_args():
-    style = argparse.RawDescriptionHelpFormatter
-    epilog = f"Tried with PyTorch {TRIED}."
-    parser = argparse.ArgumentParser(
-        prog="ddp-doctor", description=__doc__, epilog=epilog, formatter_class=style
-    )
+    style = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(prog="ddp-doctor", **style)
     version = f"ddp-doctor {VERSION}, tried with PyTorch {TRIED}"
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--patience", type=float, default=8, help="seconds all ranks may wait (8)")
@@ -96,7 +93,7 @@ def run_alone(args):
     if not found:
         refuse("--alone was left out: the command does not say how many ranks to start")
         return None
-    files = list(Path().rglob("*"))
+    files = [path for path in Path().rglob("*") if path.is_symlink() or path.is_file()]
     if size_of(files) > COPIED:
         files = known_to_git() or files
     if size_of(files) > COPIED:
@@ -105,11 +102,8 @@ def run_alone(args):
         return None
     with tempfile.TemporaryDirectory(prefix="ddp-doctor-alone-") as folder:
         for path in files:
-            as_folder = path.is_dir() and not path.is_symlink()
-            copy = Path(folder, path)
-            (copy if as_folder else copy.parent).mkdir(parents=True, exist_ok=True)
-            if path.is_symlink() or path.is_file():
-                shutil.copy2(path, copy, follow_symlinks=False)
+            Path(folder, path.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, Path(folder, path), follow_symlinks=False)
         alone = Case(observe(shlex.split(command), args.patience, args.limit, folder))
     if alone.run.end == "interrupt":
         raise KeyboardInterrupt
@@ -117,7 +111,7 @@ def run_alone(args):
 
 
 def size_of(files):
-    return sum(p.stat().st_size for p in files if p.is_file() and not p.is_symlink())
+    return sum(path.lstat().st_size for path in files)
 
 
 def known_to_git():

@@ -100,7 +100,11 @@ class Case:
         """{optimizer: [(n, {rank: step})]}: the steps that belong together."""
         table, result = defaultdict(dict), defaultdict(list)
         for rank in self.ranks:
+            calls = defaultdict(list)  # by the script, since the step before
+            for call in [e for e in rank.all("collective") if e["passes"] is not None]:
+                calls[call["step"] + 1].append(call)
             for step in rank.all("step"):
+                step["comms"] = calls[step["total"]]
                 table[step["optimizer"], step["n"]][rank.number] = step
         for (key, n), ranks in table.items():
             if len(ranks) >= min(2, len(self.ranks)):
@@ -129,27 +133,13 @@ class Case:
         ends = [(r.number, e) for r in self.ranks for e in r.all("last") if e["optimizer"] == key]
         alike = len({event["n"] for _, event in ends}) == 1  # not if a rank broke off
         looks += [(None, dict(ends))] if len(ends) > 1 and alike else []
-        idle = self.idle(key)
-        return [(n, [i for i in differing(r, "weights") if i not in idle]) for n, r in looks]
-
-    def idle(self, key):
-        """Numbers of the tensors without DDP that never had a gradient: in no model, maybe."""
-        steps = [s for _, ranks in self.steps[key] for s in ranks.values() if "gradients" in s]
-        columns, ddps = zip(*(s["gradients"] for s in steps)), self.optimizers[key]["ddps"]
-        return {
-            i for i, own in enumerate(columns) if any(ddps) and not ddps[i] and set(own) == {-1}
-        }
+        return [(n, differing(ranks, "weights")) for n, ranks in looks]
 
     def drifts(self, key):
         """The weights of the ranks differ in the end, and were never brought together again."""
         differ = [bool(numbers) for _, numbers in self.weights(key)]
         rejoined = any(a and not b for a, b in zip(differ, differ[1:]))
         return bool(differ) and differ[-1] and not rejoined
-
-    def agree(self):
-        """Were the gradients of what is averaged the same on all ranks, wherever it was looked?"""
-        steps = [ranks for _, _, own in self.joint() for _, ranks in own]
-        return not any(differing(ranks, "gradients") for ranks in steps)
 
     def own_models(self):
         """Does more than one rank save weights, each in files of its own: different models?"""

@@ -3,21 +3,18 @@
 from collections import Counter
 
 from .case import differing, finds, one_of, short
-from .judge_data import together
+from .judge_data import divided, together
 
 
-def cause(optimizer, ranks, numbers):
+def cause(optimizer, step, numbers):
     """Why gradients of a step differ, as far as that was seen."""
-    step = one_of(ranks)
-    if not any(optimizer["ddps"]):
-        return "weights-differ"
-    if not step["forwards"] and not any(p["sync"] for p in step["passes"]):
-        return "not-through-ddp"
-    if step["passes"] and not step["passes"][-1]["sync"]:
-        return "last-pass-not-synced"
-    if any(optimizer["ddps"][i] is None for i in numbers):
-        return "not-in-ddp"
-    return "weights-differ"
+    causes = {
+        "not-through-ddp": not step["forwards"] and not any(p["sync"] for p in step["passes"]),
+        "last-pass-not-synced": step["passes"] and not step["passes"][-1]["sync"],
+        "not-in-ddp": any(optimizer["ddps"][i] is None for i in numbers),
+    }
+    served = any(optimizer["ddps"])
+    return next((name for name, true in causes.items() if served and true), "weights-differ")
 
 
 def differences(case, wanted):
@@ -30,7 +27,7 @@ def differences(case, wanted):
         some = len(numbers) < count or averaged_in(one_of(ranks or {0: {}}), optimizer)
         some = some and case.averages(key) and drifts  # by the script itself
         known = numbers and (served or some) and not case.loose
-        if known and cause(optimizer, ranks, numbers) == wanted:
+        if known and cause(optimizer, one_of(ranks), numbers) == wanted:
             of = f"{len(numbers)} of {count} parameters"
             seen = f"in step {n} the ranks had different gradients of {of}"
             later = (served and case.averages(key, until=1e9)) or case.own_models()
@@ -86,7 +83,8 @@ def judge_weights(case):
         if case.drifts(key) and not gradients and not rates:
             n, numbers = next(look for look in case.weights(key) if look[1])
             place = f"before step {n}" if n else "after the last step"
-            seen = f"{place} {text} {len(numbers)} parameters, although the gradients agreed"
+            since = "nothing made them equal" if n == 1 else "although the gradients agreed"
+            seen = f"{place} {text} {len(numbers)} parameters: {since}"
             yield severity, one_of(steps[-1][1])["at"], seen
 
 
@@ -137,25 +135,13 @@ def judge_alone(case):
         if not differ and alike and not added and not case.wraps:
             yield "check", at, f"in {len(steps)} steps all ranks computed the same gradients"
         elif differ and case.drifts(key):
-            meant = "" if as_one(case, key) else "; right if each rank is to have its own model"
+            sure = any(map(divided, together(case, True, False))) and not (case.wraps or case.loose)
+            meant = "" if sure else "; right if each rank is to have its own model"
             yield "check" if meant else "wrong", at, f"{seen} its gradients, which differ{meant}"
 
 
 def losses(step):
-    return [p["loss"] for p in step["passes"]]
-
-
-def as_one(case, key):
-    """Is one model meant? Then data are divided, or rank 0 saves its own without a comparison."""
-    rates = any(differing_rates(ranks) for _, ranks in case.steps[key])
-    divided = any(e["sampler"]["type"] == "DistributedSampler" for e in case.ranks[0].all("epoch"))
-    sets = [[set(e["indices"]) for e in epochs] for epochs in together(case, True, False)]
-    apart = bool(sets) and all(a.isdisjoint(b) for own in sets for a, b in zip(own, own[1:]))
-    divided |= apart and any("reduce" in e["op"] for e in case.ranks[0].all("collective"))
-    savers = [r.number for r in case.ranks if any(e["saved"] for e in r.all("open"))]
-    compared = any("gather" in e["op"] for e in case.ranks[0].all("collective"))
-    one = divided or (savers == [0] and not compared)
-    return one and not (case.wraps or rates or case.loose or case.own_models())
+    return [p["loss"] and p["loss"] / (p["factor"] or 1) for p in step["passes"]]
 
 
 def exchanges(case, key):
@@ -174,7 +160,9 @@ def judge_joined(case):
         numbers = {e["rank"] for p in case.processes for e in p.all("optimizer")[:1] if lonely(p)}
         alike = len({str([(s["optimizer"], s["rates"]) for s in own]) for own in trained}) == 1
         sure = alike and None not in numbers and len(numbers) == len(trained)  # torchrun's RANK
-        sure = sure and not case.own_models()
+        epochs = [p.epochs(True) for p in case.processes if p.epochs(True)]
+        sets = {str([(e["data"], sorted(e["indices"])) for e in own]) for own in epochs}
+        sure &= len(sets) == 1 and not case.own_models()  # not a fold for each
         text = f"{len(trained)} processes trained a model, and none has others in its group"
         fine = "" if sure else "; right only if each is to train a model of its own"
         yield "wrong" if sure else "check", trained[0][0]["at"], text + fine

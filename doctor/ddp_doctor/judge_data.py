@@ -6,6 +6,7 @@ from collections import Counter
 from .case import finds, one_of, short
 
 FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
+EVALUATED = re.compile(r"acc|val|test|eval|score|error|correct|%", re.I).search  # not of training
 PARTS = "rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda"
 OWN = re.compile(rf"\b({PARTS})(\b|\d|_)", re.I).search  # the line says whose figure it is
 
@@ -60,9 +61,7 @@ def judge_order(case):
         numbers = {e["sampler"]["epoch"] for e in epochs}
         if len(epochs) > 1 and len(numbers) == 1 and len({e["order"] for e in epochs}) == 1:
             text = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
-            number = epochs[0]["sampler"]["epoch"]
-            seen = f"{text} ({short(epochs[0]['indices'])}): the sampler's epoch stayed {number}"
-            yield "wrong", epochs[0]["at"], seen
+            yield "wrong", epochs[0]["at"], f"{text}: the sampler's epoch stayed {numbers.pop()}"
     at, rows = fed(case)
     first = [row[0] for row in rows]  # of rank 0
     period = next((n for n in range(3, len(first) // 2 + 1) if first[n] == first[0]), 0)
@@ -83,39 +82,33 @@ def judge_same_data(case):
             continue
         samplers = [e["sampler"] for e in epochs]
         drawn = any(s["replacement"] or "Weighted" in s["type"] for s in samplers)
-        sure = all(e["stock"] and e["synced"] for e in epochs) and not drawn
-        seen = f"in an epoch every rank trained on the same {len(union)} samples"
         same = len({e["order"] for e in epochs}) == 1
-        order = ", in the same order" if same else "; fine if each rank is to pass over all of them"
-        one = divided(epochs) and len({s["rank"] for s in samplers}) == 1
-        own = f", with rank {samplers[0]['rank']} on each" if one else ""
-        seen = f"{seen} (the sampler is a {samplers[0]['type']}{own}){order}"
-        yield "wrong" if sure and same else "check", epochs[0]["at"], seen
+        sure = same and all(e["stock"] and e["synced"] for e in epochs) and not drawn
+        text = f"in an epoch every rank trained on the same {len(union)} samples"
+        order = "in the same order" if same else "fine if each rank is to pass over all of them"
+        seen = f"{text} (the sampler is a {samplers[0]['type']}), {order}"
+        yield "wrong" if sure else "check", epochs[0]["at"], seen
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
-        seen = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
-        epochs = [next((e for e in r.all("epoch") if e["backwards"]), {}) for r in case.ranks]
-        stored = all(e.get("iterable") and e["stored"] for e in epochs)
-        if stored and len({e["data"] for e in epochs}) == 1 and isinstance(rows[0][0], list):
-            yield "wrong", at, f"{seen}: its IterableDataset gives all of its data to each rank"
-        else:
-            yield "check", at, f"{seen}; fine if the data are made up"
+        text = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
+        yield "check", at, f"{text}; fine if the data are made up"
 
 
 @finds("split-differs", "docs/checklist.md#review-your-script")
 def judge_split(case):
     """DistributedSampler divides positions: all ranks have to divide one order of one data set."""
     for epochs in [*together(case, True, False), *together(case, False, False)]:
-        first = epochs[0]["sampler"]
+        first, at = epochs[0]["sampler"], epochs[0]["at"]
         if not divided(epochs) or first["num_replicas"] != len(case.ranks):
             continue
-        at, total, union = epochs[0]["at"], counted(epochs).total(), len(counted(epochs))
-        names = [name for name in first if name != "rank"]
-        for name in [n for n in names if len({str(e["sampler"][n]) for e in epochs}) > 1]:
-            each = case.per_rank(e["sampler"][name] for e in epochs)
-            yield "wrong", at, f"the ranks' DistributedSamplers differ in {name}: {each}"
+        for name in [name for name in first if name != "rank"]:
+            values = [e["sampler"][name] for e in epochs]
+            if len(set(map(str, values))) > 1:
+                text = f"the ranks' DistributedSamplers differ in {name}"
+                yield "wrong", at, f"{text}: {case.per_rank(values)}"
         text = "each rank has another subset or order of the data, and DistributedSampler divides"
         if len({str(e["chain"]) for e in epochs}) > 1:
+            total, union = counted(epochs).total(), len(counted(epochs))
             yield "wrong", at, f"{text} that again: {total} samples are {union} different ones"
         elif len({e["data"] for e in epochs}) > 1:
             yield "check", at, f"{text} that again; fine if each rank makes up its data"
@@ -124,57 +117,40 @@ def judge_split(case):
 @finds("samples-missing", "docs/uneven_inputs.md")
 def judge_missing(case):
     """Together the ranks should see each sample of an epoch once."""
-    fine = "fine if each rank draws its samples by itself"
     for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
         first, counts = epochs[0], counted(epochs)
         drawn = any(e["count"] > 1.1 * len(set(e["indices"])) for e in epochs)  # with replacement
         if not first["synced"] or drawn or any(e["sampler"]["replacement"] for e in epochs):
             continue
-        twice = sum(n > 1 for n in counts.values())
         replicas = first["sampler"]["num_replicas"]
-        world = case.ranks[0].init["world"]
-        if divided(epochs) and replicas > world:
-            text = f"the sampler divides the data among {replicas} ranks, and {world} ran"
-            yield "check", first["at"], f"{text}; fine if other ranks took the rest"
-        sizes = [name.count(",") + 1 for name in case.groups]
-        if divided(epochs) and len(sizes) > 1 and max(sizes) < replicas == world:
-            text = f"the sampler divides the data among {replicas} ranks; DDP averages in groups of"
-            yield "check", first["at"], f"{text} {max(sizes)}, fine if the groups are averaged, too"
+        averaged = max((name.count(",") + 1 for name in case.groups), default=replicas)
+        if divided(epochs) and replicas > averaged:
+            text = f"the sampler divides the data among {replicas} ranks, and {averaged} average"
+            yield "check", first["at"], f"{text} their gradients; fine if others have the rest"
+        twice = sum(n > 1 for n in counts.values())
         if twice > len(epochs) * (max(e["count"] / e["delivered"] for e in epochs) + 1):
             text = f"in an epoch {twice} of {len(counts)} samples were seen more than once"
-            yield "check", first["at"], f"{text}; {fine}"
-    at, rows = fed(case)
-    taken, union = shared(rows)
-    if rows and taken - union > 0.1 * union + len(rows[0][0]):
-        text = f"before a rank saw one of its samples again, {taken - union} of {union} samples"
-        if not case.has("same-data"):
-            yield "check", at, f"{text} were given to several ranks; {fine}"
-
-
-def shared(rows):
-    """In the first epoch, by the samples: how many the ranks took, and how many different ones."""
-    seen = []
-    for row in rows:
-        seen = seen or [set() for _ in row]
-        if any(len(set(own) - mine) < len(own) for own, mine in zip(row, seen)):
-            break
-        for own, mine in zip(row, seen):
-            mine.update(own)
-    return sum(map(len, seen)), len(set().union(*seen))
+            yield "check", first["at"], f"{text}; fine if each rank draws its samples by itself"
 
 
 @finds("same-worker-seeds", "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker")
 def judge_workers(case):
     """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
-    for epochs in together(case, True, False):
-        seeds, names = {e["seed"] for e in epochs}, epochs[0]["random"]
-        same = "have the same seeds" if len(seeds) == 1 and epochs[0]["seed"] and names else None
-        alike = epochs[0]["alike"] and len({e["alike"] for e in epochs}) == 1
-        same = "are seeded by worker_init_fn with their number" if alike else same
+    others = [worker for rank in case.ranks[1:] for worker in rank.all("worker")]
+    for worker in case.ranks[0].all("worker"):
+        same = [other for other in others if worker["drew"].items() & other["drew"].items()]
         if same:
-            text = f"workers of different ranks {same}, and the data set uses {short(names)}"
-            yield "check", epochs[0]["at"], f"{text}; fine if nothing is drawn there"
-            return
+            text = f"worker {worker['number']} of rank 0's loader and one of another rank have the"
+            fine = f"same seeds, and draw numbers ({short(worker['drew'])}); fine if that is meant"
+            yield "check", worker["at"], f"{text} {fine}"
+
+
+def until_training(case, epochs, *kinds):
+    """What each rank did from the beginning of an evaluation until training went on."""
+    return [
+        [e for e in rank.all(*kinds) if e["phase"] == own["phase"] and e["time"] > own["opened"]]
+        for rank, own in zip(case.ranks, epochs)
+    ]
 
 
 def evaluations(case):
@@ -186,14 +162,15 @@ def judge_padding(case):
     """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
     for epochs in evaluations(case):
         counts = counted(epochs)
+        done = until_training(case, epochs, "added", "gathered", "trimmed")
+        results = {e["kind"] for own in done for e in own}
         extra = counts.total() - len(counts)
         same_split = len({str(e["chain"]) for e in epochs}) == 1
         parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
         batch = max(-(-e["count"] // e["delivered"]) for e in epochs) if parts else 1
         padded = 0 < extra < len(epochs) * (1 if divided(epochs) else batch)
-        padded &= not any("trimmed" in e["results"] for e in epochs)
-        gathered = any("gathered" in e["results"] for e in epochs)
-        if padded and same_split and (gathered or any("added" in e["results"] for e in epochs)):
+        if padded and same_split and results and "trimmed" not in results:
+            gathered = "gathered" in results
             fine = "; fine if what is double is cut off after gathering" if gathered else ""
             twice = sorted(i for i, n in counts.items() if n > 1)
             which = f"samples {short(twice)} were" if len(twice) > 1 else f"sample {twice[0]} was"
@@ -207,17 +184,18 @@ def judge_parts(case):
     """Each rank's figure is that of its part: add up the counts with all_reduce."""
     for epochs in evaluations(case):
         parts = max(len(set(e["indices"])) for e in epochs) < 0.9 * len(counted(epochs))
-        kept = all("sent" in e["results"] for e in epochs)  # each rank's results are kept apart
-        added = any("added" in e["results"] or "gathered" in e["results"] for e in epochs)
+        kept = all(until_training(case, epochs, "sent"))  # each rank's results are kept apart
+        added = any(until_training(case, epochs, "added", "gathered"))
         if parts and not kept and not added:
-            lines = [line for e in epochs for line in e["printed"]]
-            figures = [at for at, text in lines if re.search(FIGURE, text) and not OWN(text)]
-            then = f"printed a figure ({figures[0]})" if figures else "went on"
+            lines = sum(until_training(case, epochs, "print"), [])
+            figures = [e for e in lines if re.search(FIGURE, e["text"]) and not OWN(e["text"])]
+            sure = any(EVALUATED(e["text"]) for e in figures)
+            then = f"printed a figure ({figures[0]['at']})" if figures else "went on"
             each = case.per_rank(e["count"] for e in epochs)
             seen = f"the ranks evaluated parts ({each} samples) and {then}"
-            fine = "" if figures else "; fine if they are used one by one"
+            fine = "" if sure else "; fine if they are used one by one, or added later"
             seen += f"; no collective added the results{fine}"
-            yield "wrong" if figures else "check", epochs[0]["at"], seen
+            yield "wrong" if sure else "check", epochs[0]["at"], seen
     others = {e["at"] for rank in case.ranks[1:] for e in rank.all("epoch")}
     own = [e for e in case.ranks[0].epochs(False) if not e["grad"] and divided([e])]
     for e in [e for e in own if e["at"] not in others and e["sampler"]["num_replicas"] > 1]:
@@ -229,7 +207,8 @@ def judge_parts(case):
 def judge_means(case):
     """A rank with fewer samples gets the same weight: add right answers and counts, then divide."""
     for epochs in evaluations(case):
-        counts, rows = [e["count"] for e in epochs], [e["reduced"] for e in epochs]
+        counts, reduced = [e["count"] for e in epochs], until_training(case, epochs, "reduced")
+        rows = [[e["value"] for e in own] for own in reduced]
         counted = any(count in row for count, row in zip(counts, rows))
         unequal = len(set(counts)) > 1 and len(set(map(len, rows))) == 1 and not counted
         for means in zip(*rows) if unequal else ():
@@ -237,28 +216,28 @@ def judge_means(case):
                 hits = [mean * count / scale for mean, count in zip(means, counts)]
                 if any(mean % 1 for mean in means) and all(abs(n - round(n)) < 0.01 for n in hits):
                     each = case.per_rank(f"{m:.4} of {c} samples" for m, c in zip(means, counts))
-                    of_all = scale * sum(hits) / sum(counts)
-                    text = f"means of unequal counts were added up ({each}); over all it is"
+                    text = f"means of unequal counts were added up ({each})"
                     fine = "fine if they were weighed by the counts"
-                    yield "check", epochs[0]["at"], f"{text} {of_all:.4}; {fine}"
+                    of_all = scale * sum(hits) / sum(counts)
+                    yield "check", epochs[0]["at"], f"{text}; over all it is {of_all:.4}; {fine}"
 
 
 @finds("buffers-differ", "docs/corrections.md#gradients-and-weights", "batchnorm_of_rank")
 def judge_buffers(case):
     """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
     for group in case.paired([r.all("evaluation") for r in case.ranks]):
-        columns = zip(group[0]["names"], zip(*(e["buffers"] for e in group)))
+        own, names = group[0]["own"], group[0]["names"]
+        columns = zip(names, zip(*(e["buffers"] for e in group)))
         differ = [name for name, column in columns if len(set(column)) > 1]
-        if differ and len({str(e["names"]) for e in group}) == 1:
+        if differ and all(e["names"] == names for e in group):
             orders = [str(e["orders"]) for e in group]
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
-            most = group[0]["own"] or len(differ) > len(group[0]["names"]) / 2  # not a rank's head
+            most = own or len(differ) > len(names) / 2  # not a rank's head
             parts = (len(set(orders)) > 1 or unseen) and any(case.joint()) and most
-            what = "buffers" if group[0]["own"] else "weights"  # of a model next to the trained one
+            what = "buffers" if own else "weights"  # of a model next to the trained one
             seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
             fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
-            seen += f", and their results came together{fine}"
-            yield "wrong" if parts else "check", group[0]["at"], seen
+            yield "wrong" if parts else "check", group[0]["at"], f"{seen}, and added results{fine}"
     for group in case.paired([r.all("other") for r in case.ranks]):
         if len({str(e["weights"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
             text = "a model that is not trained computes next to the other, and its weights differ"

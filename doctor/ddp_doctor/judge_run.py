@@ -11,6 +11,7 @@ from .judge import losses
 from .judge_data import OWN
 from .watch_files import SETTINGS
 
+ADDING = "reduce|gather|all_to_all|send|recv"  # in names: results come together
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
 ONE = "rank|master|is_main|gpu_id|chief"  # in an if that lets one rank through
@@ -145,32 +146,25 @@ def judge_crossed(case):
             yield "check" if fine else "wrong", at, text + fine
 
 
-def by_file(case):
-    """{name: [(rank, event), ...]} in the order of time; each host has its own files."""
-    files = defaultdict(list)
-    for rank in case.ranks:
-        for event in rank.all("open"):
-            files[rank.init["host"], event["path"]].append((rank.number, event))
-    return {Path(key[1]).name: sorted(v, key=lambda e: e[1]["time"]) for key, v in files.items()}
-
-
 @finds("file-race", "docs/adapt.md#step-by-step", "all_ranks_download")
 def judge_race(case):
     """Nothing makes the reader wait until the file is whole: a barrier would."""
-    for name, events in by_file(case).items():
-        times = [(e["time"], n, e) for n, e in events if e["writes"] and not e["appends"]]
-        for rank, read in [one for one in events if not one[1]["writes"]]:
-            before = [one for one in times if one[0] < read["time"] and one[1] != rank]
-            if before and read["passed"] <= before[-1][2]["passed"]:
-                began, number, written = before[-1]
-                until = min([one[0] for one in times if one[0] > began], default=read["time"] + 1e9)
-                sizes = [e["size"] or 0 for _, e in events if began < e["time"] < until]
-                torn = read["size"] is not None and read["size"] < max(sizes, default=0)
-                late = f"{read['time'] - began:.2f} s after rank {number} began to write it"
-                fine = "with no collective in between; fine if a lock or a store makes it wait"
-                size = f"when it had {read['size']} of {max(sizes)} bytes" if torn else fine
-                text = f"rank {rank} read {name} {late} ({written['at']}), {size}"
-                yield "wrong" if torn else "check", read["at"], text
+    opened = [{**e, "rank": r.number} for r in case.ranks for e in r.all("open")]
+    opened.sort(key=lambda e: e["time"])
+    for read in [e for e in opened if not e["writes"]]:
+        same = [e for e in opened if e["path"] == read["path"]]
+        writes = [e for e in same if e["writes"] and not e["appends"]]
+        before = [e for e in writes if e["time"] < read["time"] and e["rank"] != read["rank"]]
+        if before and read["passed"] <= before[-1]["passed"]:
+            began = before[-1]["time"]
+            until = min([e["time"] for e in writes if e["time"] > began], default=float("inf"))
+            sizes = [e["size"] or 0 for e in same if began < e["time"] < until]
+            torn = read["size"] is not None and read["size"] < max(sizes, default=0)
+            late = f"{read['time'] - began:.2f} s after rank {before[-1]['rank']} began to write it"
+            fine = "with no collective in between; fine if a lock or a store makes it wait"
+            size = f"when it had {read['size']} of {max(sizes)} bytes" if torn else fine
+            text = f"rank {read['rank']} read {Path(read['path']).name} {late}, {size}"
+            yield "wrong" if torn else "check", read["at"], text
 
 
 RESTORED = "docs/checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped"
@@ -202,56 +196,43 @@ def judge_port(case):
             yield "check", event["at"], text
 
 
-@finds("device-by-global-rank", "docs/cheatsheet.md")
-def judge_devices(case):
-    """Each node numbers its GPUs from 0, as LOCAL_RANK does; RANK counts over all nodes."""
-    for rank in case.ranks:
-        local = int(rank.init["local"] or rank.number)
-        for event in [e for e in rank.all("device") if e["index"] == rank.number != local]:
-            text = f"rank {rank.number} (local rank {local}) takes cuda:{rank.number}"
-            yield "wrong", event["at"], text
-
-
 @finds("loss-of-one-rank", "docs/messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu")
 def judge_own_loss(case):
     """The loss of one rank is that of its part of the data: reduce it before it is printed."""
-    lines = [[e for e in r.all("print") if re.search(NUMBER, e["text"])] for r in case.ranks]
-    others = {e["at"] for own in lines[1:] for e in own}
+    others = {e["at"] for rank in case.ranks[1:] for e in rank.all("print")}
     met = [ranks.values() for own in case.steps.values() for _, ranks in own]
     alike = all(len({str(losses(step)) for step in steps}) == 1 for steps in met)
-    for at in dict.fromkeys(e["at"] for e in lines[0] if e["at"] not in others):
-        prints = [e for e in lines[0] if e["at"] == at and e["steps"] and not OWN(e["text"])]
-        named = [e for e in prints if "loss" in e["text"].lower()]
-        unreduced = bool(named) and named[-1]["added"] == 0 and not alike
+    own = [e for e in case.ranks[0].all("print") if e["at"] not in others and e["steps"]]
+    own = [e for e in own if re.search(NUMBER, e["text"]) and not OWN(e["text"])]
+    for at in dict.fromkeys(e["at"] for e in own if not alike):
+        prints = [e for e in own if e["at"] == at]
         since = [0, *(e["steps"] for e in prints)]
-        kinds = list(filter(None, (kind_of_loss(case, n, e) for n, e in zip(since, prints))))
-        if case.steps and (unreduced or len(kinds) > len(prints) / 2):
-            what = kinds[0] if kinds else "and no collective added losses"
+        hits = [e for n, e in zip(since, prints) if is_own_loss(case, n, e)]
+        calls = [e for e in case.ranks[0].all("collective") if re.search(ADDING, e["op"])]
+        added = any(e["time"] < prints[-1]["time"] for e in calls)
+        unreduced = "loss" in prints[-1]["text"].lower() and not added
+        if unreduced or len(hits) > len(prints) / 2:
+            what = (
+                "the loss of rank 0, not that of all" if hits else "and no collective added losses"
+            )
             text = f"rank 0 prints {prints[0]['text'][:40]!r}, {what}"
             yield "check", at, f"{text}; fine if it is read as that"
 
 
-def kind_of_loss(case, since, event):
-    """The printed number against the ranks' losses in their last step, and their means."""
-    table = []
+def is_own_loss(case, since, event):
+    """Is it rank 0's last loss, or a mean of its losses since the last such line, only its own?"""
+    exact = NUMBER if "loss" in event["text"].lower() else EXACT
+    numbers, near = re.findall(exact, event["text"]), []
     for rank in case.ranks:
-        steps = rank.all("step")[since : event["steps"]]
-        losses = [[p["loss"] / (p["factor"] or 1) for p in s["passes"] if p["loss"]] for s in steps]
-        rows = [(sum(own) / len(own), s["samples"] or 1) for own, s in zip(losses, steps) if own]
-        means = [sum(v for v, _ in rows) / len(rows)] if rows else []
-        means += [sum(v * n for v, n in rows) / sum(n for _, n in rows)] if rows else []
-        table.append([*means, *(value for value, _ in rows[-1:])])
-    numbers = re.findall(NUMBER if "loss" in event["text"].lower() else EXACT, event["text"])
-
-    def near(value):
-        digits = [max(0.51 / 10 ** len(n.partition(".")[2]), 1e-5 * abs(value)) for n in numbers]
-        return any(abs(float(n) - value) < digit for n, digit in zip(numbers, digits))
-
-    own = [any(map(near, values)) for values in table]
-    if own[0] and not all(own):
-        return "the loss of rank 0, not that of all ranks"
-    summed = not any(own) and any(map(near, map(sum, zip(*table))))
-    return "the sum of the ranks' losses, not their mean" if summed else ""
+        steps = [s for s in rank.all("step")[since : event["steps"]] if all(losses(s))]
+        values = [sum(losses(s)) / len(s["passes"]) for s in steps if s["passes"]]
+        counts = [s["samples"] or 1 for s in steps if s["passes"]]
+        weighed = sum(v * n for v, n in zip(values, counts)) / max(sum(counts), 1)
+        known = [*values[-1:], sum(values) / max(len(values), 1), weighed]
+        digits = [0.51 / 10 ** len(number.partition(".")[2]) for number in numbers]
+        pairs = [(float(n), digit, v) for n, digit in zip(numbers, digits) for v in known]
+        near.append(any(abs(n - v) < max(digit, 1e-5 * abs(v)) for n, digit, v in pairs))
+    return near[0] and not all(near)
 
 
 @finds("schedule-length", "docs/batch_size_and_learning_rate.md")

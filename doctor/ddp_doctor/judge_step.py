@@ -59,12 +59,10 @@ def judge_scale(case):
         for wrong in (world, 1 / world):
             odd = [one_of(r) for r, f in zip(looks, times) if f and abs(f / wrong - 1) < 0.01]
             if len(odd) > max(1, len(looks) / 2):
-                calls = [c["at"] for c in odd[0]["comms"] if c["passes"]]
-                text = (
-                    f"in {len(odd)} of {len(looks)} steps looked at the gradient is {wrong:g} times"
-                )
-                seen = f"{text} the mean of the ranks', each of a mean loss; fine if the rate fits"
-                yield "check", [*calls, odd[0]["at"]][0], seen
+                at = [*(call["at"] for call in odd[0]["comms"] if call["passes"]), odd[0]["at"]][0]
+                text = f"in {len(odd)} of {len(looks)} steps looked at the gradient is {wrong:g}"
+                fine = "the mean of the ranks', each of a mean loss; fine if the rate fits"
+                yield "check", at, f"{text} times {fine}"
 
 
 def factor_of_mean(ranks):

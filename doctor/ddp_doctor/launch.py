@@ -14,9 +14,7 @@ from pathlib import Path
 from .record import HERE
 
 START = os.path.join(HERE, "start")  # on PYTHONPATH, so that Python imports sitecustomize.py
-SIGNALS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-]
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -44,18 +42,17 @@ def observe(command, patience, limit, cwd=None) -> Run:
 
 
 def wait(process, folder, patience, limit):
-    start, seen, changed, longest = time.monotonic(), None, time.monotonic(), 0.0
+    start, seen, changed = time.monotonic(), None, time.monotonic()
     try:
         while process.poll() is None:
             time.sleep(0.2)
             nows = states(folder)
             if nows != seen:  # under NCCL a hang is known by this only: nobody gets on
-                longest = max(longest, time.monotonic() - changed)
                 seen, changed = nows, time.monotonic()
             stepping = any(now.get("steps", 0) > 2 for now in nows.values())
             if hangs(nows, patience):
                 return Run(None, "hang", nows)
-            if stepping and time.monotonic() - changed > max(300, 20 * longest, 20 * patience):
+            if stepping and time.monotonic() - changed > max(300, 20 * patience):
                 return Run(None, "silent", nows)
             if time.monotonic() - start > limit:
                 return Run(None, "limit", nows)

@@ -20,7 +20,8 @@ from pathlib import Path
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
-LIBRARY = ("<", HERE, *{sysconfig.get_path(name) for name in PATHS})
+TORCH = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", HERE))  # maybe a checkout
+LIBRARY = ("<", HERE, TORCH, *{sysconfig.get_path(name) for name in PATHS})
 NOW_BYTES = 2048
 MOST = 3000  # events of one kind: the files stay small however long the run is
 EVERY = 50  # steps whose fingerprints may wait on a GPU until they are read
@@ -40,11 +41,13 @@ class Output(State):
     """The files of this process, and what it has written to them."""
 
     def reset(self):
-        self.file = self.now = None
+        self.file = self.now = self.rank_file = None  # the last one: of a worker's rank
         self.queue, self.written, self.on_device = [], Counter(), False
         self.said = set()  # what is written only once
         self.waits = None  # the call in which the process waits for other ranks
         self.works = {}  # the name of the call that made an asynchronous work, by its id
+        self.port = None  # that a forked process has chosen
+        self.phase = 0  # from one training pass to the next: what is evaluated belongs together
         self.forked = self.ended = False
         self.steps = self.passed = 0  # optimizer steps and collectives from the start
 
@@ -54,9 +57,10 @@ OUT = Output()
 
 def forked():
     """In a child made by fork(): a worker of a DataLoader, until it joins a group."""
+    rank_file = OUT.file
     for state in State.every:
         state.reset()
-    OUT.forked = True
+    OUT.forked, OUT.rank_file = True, rank_file
 
 
 def is_rank():
@@ -74,7 +78,8 @@ def write(kind, **what):
     """Note an event. Numbers that are still on a GPU stay there until flush()."""
     OUT.written[kind] += 1
     if OUT.written[kind] <= MOST:
-        OUT.queue.append({"kind": kind, "time": time.monotonic(), "passed": OUT.passed, **what})
+        when = {"time": time.monotonic(), "passed": OUT.passed, "phase": OUT.phase}
+        OUT.queue.append({"kind": kind, **when, **what})
     if not OUT.on_device:
         flush()
 
@@ -83,6 +88,11 @@ def write_once(kind, key, **what):
     if (kind, key) not in OUT.said:
         OUT.said.add((kind, key))
         write(kind, **what)
+
+
+def write_from_worker(kind, **what):
+    if OUT.rank_file is not None:
+        os.write(OUT.rank_file, json.dumps({"kind": kind, **what}).encode() + b"\n")
 
 
 def flush():
@@ -251,7 +261,7 @@ def draws():
     import torch
 
     states = {"torch": torch.get_rng_state().numpy(), "random": b"%d" % hash(random.getstate()[1])}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # never in a forked worker
         states["cuda"] = torch.cuda.get_rng_state().numpy()
     if "numpy" in sys.modules:
         states["numpy"] = sys.modules["numpy"].random.get_state()[1].tobytes()

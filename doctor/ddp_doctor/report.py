@@ -1,11 +1,10 @@
-"""The words: facts first, then findings, then what was in order, then what could not be judged."""
+"""The words: facts first, then findings, then how much was looked at and what was not judged."""
 
 import dataclasses
 import re
 import textwrap
 from collections import Counter
 
-from .judge_data import evaluations
 from .judge_run import LOST, facts, states
 
 RIGHT = "In what was looked at, nothing is wrong."
@@ -24,7 +23,7 @@ def show(case, found):
         print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
         for text in (f"{one.seen}.", f"Why: {one.why}", f"See {one.page}{exercise}"):
             print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
-    lists = {"Looked at, and OK": in_order(case), "Not judged": not_judged(case)}
+    lists = {"Looked at": looked_at(case), "Not judged": not_judged(case)}
     for title, texts in lists.items():
         if texts:
             print(f"\n{title}:")
@@ -53,9 +52,6 @@ def sentence(case):
         parts.append(f"{steps}, learning rate {rate}")
     if case.wraps:
         parts.append(f"DDP averages {case.wraps[0]['bytes']:,} bytes of gradients")
-    counts = [evaluated(rank) for rank in case.ranks]
-    if any(counts):
-        parts.append(f"samples evaluated: {case.per_rank(counts)}")
     return "; ".join(parts) + "."
 
 
@@ -72,50 +68,12 @@ def failures(case):
     return [text for _, _, text in sorted(texts)]
 
 
-def evaluated(rank):
-    """How many samples a rank read after its last training, summed over its loaders."""
-    last = {}
-    for event in rank.all("epoch"):
-        count = 0 if event["grad"] else event["count"]  # else read in advance, to train on
-        last = {} if event["backwards"] else {**last, event["loader"]: count}
-    return sum(last.values())
-
-
-def in_order(case):
-    """What was compared, and nothing was found."""
-    if len(case.ranks) < 2:
-        return []
-    epochs = [e for e in case.ranks[0].all("epoch") if e["indices"]]
-    looked = {
-        "gradients, learning rates and weights agree between ranks, in the steps looked at": (
-            any(case.joint()) and case.agree() and len(case.groups) < 2 and not case.loose,
-            "not-wrapped not-in-ddp not-through-ddp last-pass-not-synced weights-differ "
-            "rates-differ",
-        ),
-        f"the ranks train on samples of their own{new_order(epochs)}": (
-            any(e["backwards"] for e in epochs),
-            "same-data same-order split-differs samples-missing",
-        ),
-        "where all ranks evaluate, no sum counts a sample twice, and no part is printed alone": (
-            evaluations(case),
-            "padded-evaluation part-of-evaluation buffers-differ",
-        ),
-        "collectives have the same order on all ranks": (
-            case.ranks[0].all("collective"),
-            "crossed-order one-rank-communicates uneven-steps",
-        ),
-        "no file is read before another rank has written the whole of it": (
-            case.ranks[0].all("open"),
-            "file-race",
-        ),
-    }
-    return [text for text, (seen, keys) in looked.items() if seen and not case.has(*keys.split())]
-
-
-def new_order(epochs):
-    """Had two epochs of a loader different orders?"""
-    own = [(e["loader"], e["order"]) for e in epochs if e["backwards"]]
-    return ", in a new order in each epoch" if len(set(own)) > len({n for n, _ in own}) else ""
+def looked_at(case):
+    """How much was compared: a finding that is not there is worth no more than this."""
+    kinds = {"step": "steps", "epoch": "epochs of data", "evaluation": "evaluations"}
+    kinds |= {"collective": "collectives", "open": "files"}
+    counts = {name: [len(r.all(kind)) for r in case.ranks] for kind, name in kinds.items()}
+    return [f"{name}: {case.per_rank(own)}" for name, own in counts.items() if any(own)]
 
 
 def not_judged(case):
@@ -136,9 +94,7 @@ def not_judged(case):
         "all of the training data: they came from no DataLoader": case.steps and not events,
         "the batch on one rank: that run failed": case.alone and case.alone.run.code,
     }
-    early = {e["at"] for e in events if e["grad"] and e["whole"] and not e["backwards"]}
     texts = [text for text, true in reasons.items() if true]
-    texts += [f"samples of {at}, which were read before anything was computed" for at in early]
     texts += [f"{one.key}: left out by --ignore" for one in case.found if one.key in case.ignored]
     return texts + [f"what a watcher or judge would have seen: it failed, {t}" for t in case.failed]
 
@@ -158,6 +114,6 @@ def as_json(case, found):
         "ranks": len(case.ranks),
         "facts": {"sentence": sentence(case), **facts(case)},
         "findings": [dataclasses.asdict(one) for one in found],
-        "in_order": in_order(case),
+        "looked_at": looked_at(case),
         "not_judged": not_judged(case),
     }

@@ -40,6 +40,8 @@ def install():
     for module in (watch_step, watch_data, watch_files):
         for target, around in module.WATCHED.items():
             quietly(watch, target, around)
+    worker = "torch.utils.data._utils.worker _worker_loop"
+    quietly(watch, worker, watch_data.around_worker, every=True)
     quietly(watch, "torch.multiprocessing.spawn _wrap", around_spawned, every=True)
     quietly(watch, "multiprocessing.process:BaseProcess run", around_run, every=True)
     quietly(watch_step.hook_optimizers)
@@ -126,10 +128,10 @@ def note_init(args, kwargs):
 
     OUT.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
-    where = {"host": os.uname().nodename, "local": os.environ.get("LOCAL_RANK"), "at": site()}
-    write("init", rank=dist.get_rank(), world=dist.get_world_size(), url=url, **where)
-    if watch_files.RESULTS.port:
-        write("port", **watch_files.RESULTS.port)
+    where = {"host": os.uname().nodename, "at": site(), "url": url}
+    write("init", rank=dist.get_rank(), world=dist.get_world_size(), **where)
+    if OUT.port:
+        write("port", **OUT.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
 
 
@@ -208,8 +210,7 @@ def note_collective(name, values):
     call["tensor"] = [k for k, v in own.items() if v is tensor and tensor is not None]
     words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
     call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
+    call["passes"] = None if called_by_torch() else len(watch_step.TRAIN.step["passes"])
     write("collective", step=OUT.steps, **call)
-    if not called_by_torch():
-        watch_step.note_in_step(name, call["at"], call["numel"])
     if any(word in name for word in ADDING):
-        watch_data.note_added(name, frame, tensor)
+        watch_data.note_added(name, tensor)

@@ -1,23 +1,21 @@
 """Data, in each rank: loaders, and evaluations with what became of their results.
 
-The indices that a loader asks for are those that its workers get: nothing is watched in a worker.
+The indices that a loader asks for are those that its workers get.
 See watch.py for what all watchers promise.
 """
 
 import re
+import time
 import traceback
 import weakref
 import zlib
-from itertools import islice
 
 from . import record
 from .record import OUT, State, after, before, fingerprints, noted, quietly, site, write
-from .watch_files import RESULTS
 from .watch_step import TRAIN, ddp_of, parameters_of
 
 INDICES = 200_000  # of an epoch, at most, are compared one by one
 SAMPLER = ("shuffle", "num_replicas", "rank", "epoch", "seed", "replacement")
-DRAWING = ("rand", "Random", "normal", "uniform")  # how names begin that draw numbers
 
 
 class Reading(State):
@@ -25,9 +23,9 @@ class Reading(State):
 
     def reset(self):
         self.loaders, self.epochs = weakref.WeakKeyDictionary(), []  # those that are being read
-        self.evaluations = []  # epochs without a backward pass, until training goes on
+        self.orders = []  # of epochs without a backward pass, each with its phase
         self.evaluating = None  # the model that is evaluated, where, and its buffers
-        self.begun = False  # has an evaluation begun, whatever its model is?
+        self.begun = None  # the phase in which an evaluation has begun, whatever its model is
         self.hook, self.known = None, set()  # on all modules; the parameters of those noted
 
 
@@ -43,31 +41,25 @@ def open_epoch(iterator, loader):
     while isinstance(dataset, Subset):  # also of random_split
         chain, dataset = [*chain, dataset.indices], dataset.dataset
     sampler = loader.sampler if sampler is None else sampler
-    counted, workers = hasattr(loader.dataset, "__len__"), loader.num_workers > 0
+    counted = hasattr(loader.dataset, "__len__")
     iterator.doctor_epoch = {
         "loader": number,
         "at": site(),
         "chain": chain,
         "data": digest(dataset),
-        "stored": any(map(rows_of, getattr(dataset, "__dict__", {"list": dataset}).values())),
         "positions": len(loader.dataset) if counted else 0,
         "batches": len(loader) if counted else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
-        "seed": getattr(iterator, "_base_seed", None) if workers else None,
-        "random": random_names(dataset, loader.collate_fn) if workers else [],
-        "alike": seeded_alike(loader.worker_init_fn),
         "stock": type(loader.batch_sampler) is BatchSampler,
         "iterable": isinstance(dataset, IterableDataset),
         "lists": iterator.__dict__.setdefault("doctor_lists", []),
         "delivered": 0,
         "grad": None,
         "start": (TRAIN.backwards, TRAIN.synced),
-        "results": RESULTS.count.copy(),
-        "reduced": [],  # single numbers that ranks brought together after it
+        "opened": time.monotonic(),
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
     TRAIN.step["began"] += 1  # a loader draws a seed when it begins
-    count_prints()
     READ.epochs.append(iterator.doctor_epoch)
 
 
@@ -86,33 +78,22 @@ def digest(dataset):
     return zlib.crc32(re.sub("0x[0-9a-f]+", "", " ".join(parts)).encode())
 
 
-def random_names(dataset, collate):
-    """Names by which the data set's own code seems to draw random numbers: a hint, no proof."""
-    names, things = [], [dataset, collate]
-    for _ in range(3):  # a transform may lie in an object of the script
-        for thing in things:
-            codes = [getattr(type(thing), name, None) for name in ("__getitem__", "__call__")]
-            codes = [getattr(code, "__code__", None) for code in (thing, *codes)]
-            names += [type(thing).__name__, *(n for c in codes if c for n in c.co_names)]
-        parts = [v for thing in things for v in parts_of(thing)]
-        things = [v for v in parts if type(v).__module__ not in ("builtins", "torch", "numpy")]
-        things += [v for v in parts if hasattr(v, "__code__")]
-    return sorted({name for name in names if name.startswith(DRAWING)})
+def around_worker(original, *args):
+    """In a worker of a loader: how are its generators seeded, and does it draw from them?"""
+    place = quietly(original.__code__.co_varnames.index, "init_fn")
+    if place is None:
+        return original(*args)
+    init, number, states = args[place], args[place + 1], [{}]
 
+    def seeded(number):
+        if init is not None:
+            init(number)
+        states.append(quietly(record.draws) or {})
 
-def parts_of(thing):
-    own = list(getattr(thing, "__dict__", {}).values())
-    lists = [value for value in own if isinstance(value, (list, tuple))]  # of transforms
-    return own + [value for values in lists for value in islice(values, 20)]
-
-
-def seeded_alike(worker_init):
-    """What worker_init_fn binds, if it seeds by its number and nothing that differs by rank."""
-    bound = f"{getattr(worker_init, 'args', ())} {getattr(worker_init, 'keywords', {})}"  # partial
-    code = getattr(getattr(worker_init, "func", worker_init), "__code__", None)
-    names = [*code.co_names, *code.co_freevars, *code.co_varnames] if code else []
-    own = any(word in name.lower() for name in names for word in ("rank", "initial_seed", "env"))
-    return bound if any("seed" in name for name in names) and not own else None
+    original(*args[:place], seeded, *args[place + 1 :])
+    after = quietly(record.draws) or {}
+    drew = {name: state for name, state in states[-1].items() if state != after.get(name)}
+    quietly(record.write_from_worker, "worker", at=site(), number=number, drew=drew)
 
 
 def note_index(index, iterator):
@@ -138,7 +119,7 @@ def around_next(original, self):
 def note_batch(epoch, lists):
     import torch
 
-    epoch["grad"] = torch.is_grad_enabled() and not READ.begun
+    epoch["grad"] = torch.is_grad_enabled() and READ.begun != OUT.phase
     epoch["delivered"] += 1
     if epoch["grad"] and len(lists) >= epoch["delivered"]:
         TRAIN.step["read"] += len(lists[epoch["delivered"] - 1])
@@ -166,11 +147,10 @@ def close_epoch(epoch):
     epoch["whole"] = epoch["delivered"] == epoch["batches"] if known else epoch.pop("ended", False)
     epoch["backwards"] = TRAIN.backwards - start[0]
     epoch["synced"] = TRAIN.synced - start[1]
-    if epoch["backwards"]:
-        write("epoch", **epoch)
-    else:  # an evaluation, maybe: it is written when it is known what became of its results
-        READ.evaluations = [*READ.evaluations[-20:], epoch]
-        if READ.evaluating and not epoch["grad"]:  # the model may be trained on before a sum
+    write("epoch", **epoch)
+    if not epoch["backwards"]:
+        READ.orders = [*READ.orders[-20:], (OUT.phase, epoch["order"])]
+        if READ.evaluating and READ.begun == OUT.phase:  # it may be trained on before a sum
             READ.evaluating |= look_at_buffers(READ.evaluating)
 
 
@@ -179,9 +159,10 @@ def close_epoch(epoch):
 
 def note_eval(*args):
     """eval() was called, or data are read without gradients: an evaluation begins, maybe."""
-    if TRAIN.backwards:
-        READ.begun = True
-        look_at_models()
+    if READ.begun != OUT.phase:
+        READ.begun, READ.evaluating = OUT.phase, None
+        if TRAIN.backwards:
+            look_at_models()
 
 
 def look_at_models():
@@ -205,7 +186,7 @@ def note_model(module):
     READ.known |= ids
     trained = {id(p) for optimizer in TRAIN.optimizers for p in parameters_of(optimizer)}
     own = bool(ids & trained) or any(ddp_of(p) for p in parameters)
-    if READ.begun and READ.evaluating is None:
+    if READ.begun == OUT.phase and READ.evaluating is None:
         code = next(record.frames()).f_code
         READ.evaluating = {"model": weakref.ref(module), "own": own, "at": site(), "code": code}
     elif not own:
@@ -220,41 +201,29 @@ def look_at_buffers(evaluation):
     return {"names": list(buffers), "buffers": fingerprints(buffers.values())}
 
 
-def note_added(name, frame, tensor):
+def note_added(name, tensor):
     """Results come together: of which epochs, and of a model with which buffers?"""
-    RESULTS.count["gathered" if "gather" in name else "added"] += 1
-    callers = {frame.f_code.co_name for frame, _ in traceback.walk_stack(None)}
-    RESULTS.count["trimmed"] += "gather_for_metrics" in callers  # Accelerate's: none is double
-    if READ.evaluations and tensor is not None and tensor.numel() == 1:
-        READ.evaluations[-1]["reduced"].append(tensor.detach().double().sum())
+    orders = [order for phase, order in READ.orders if phase == OUT.phase]
+    if not orders and READ.begun != OUT.phase:  # a part of training
+        return
+    callers = {frame.f_code for frame, _ in traceback.walk_stack(None)}
+    record.write_once("gathered" if "gather" in name else "added", OUT.phase)
+    if "gather_for_metrics" in {code.co_name for code in callers}:  # Accelerate's: none is double
+        record.write_once("trimmed", OUT.phase)
+    if tensor is not None and tensor.numel() == 1:
         OUT.on_device |= tensor.device.type != "cpu"
-    known = READ.evaluating
-    if known and (READ.evaluations or any(f.f_code is known["code"] for f in record.frames())):
+        write("reduced", value=tensor.detach().double().sum())
+    known = READ.evaluating if READ.begun == OUT.phase else None
+    if known and (orders or known["code"] in callers):
         seen = known if "buffers" in known else look_at_buffers(known)
         what = {name: {**seen, **known}.get(name) for name in ("own", "at", "names", "buffers")}
-        orders = [e["order"] for e in READ.evaluations]
         if seen:
             write("evaluation", orders=orders, reading=len(READ.epochs), **what)
-        READ.evaluating, READ.begun = None, False
-
-
-def count_prints():
-    """What is printed from now on is about a later evaluation."""
-    for epoch in READ.evaluations:
-        epoch.setdefault("printed", RESULTS.printed)
-    RESULTS.printed = []
-
-
-def note_forward(ddp, *args, **kwargs):
-    import torch
-
-    if torch.is_grad_enabled() and ddp.module.training and (READ.evaluations or READ.begun):
-        end_evaluations()
+        READ.evaluating = READ.begun = None
 
 
 def note_pass(*args, **kwargs):
     """Training goes on. After the third pass: which models compute next to the trained one?"""
-    end_evaluations()
     if READ.hook is not None:
         READ.hook.remove()
     READ.hook, READ.known = None, set()
@@ -262,23 +231,11 @@ def note_pass(*args, **kwargs):
         look_at_models()
 
 
-def end_evaluations():
-    """Training goes on, or the script ends: what became of the results is known by now."""
-    count_prints()
-    epochs, READ.evaluations = READ.evaluations, []
-    READ.evaluating, READ.begun = None, False
-    for epoch in epochs:
-        epoch["results"] = RESULTS.count - epoch["results"]
-        write("epoch", **epoch)
-
-
 def finish():
     close_epochs()
-    end_evaluations()
 
 
 WATCHED = {
-    "torch.nn.parallel:DistributedDataParallel forward": before(note_forward),
     "torch.autograd backward": before(note_pass),
     "torch.utils.data:DataLoader __iter__": after(open_epoch),
     "torch.utils.data.dataloader:_BaseDataLoaderIter _next_index": after(note_index),

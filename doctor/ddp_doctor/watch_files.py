@@ -5,24 +5,12 @@ See watch.py for what all watchers promise.
 
 import os
 import sys
-from collections import Counter
 
 from . import record
-from .record import OUT, State, before, is_script, site, write
+from .record import OUT, before, is_script, site, write
 
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
 SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")  # files in which a port may stand
-
-
-class Results(State):
-    """What became of results."""
-
-    def reset(self):
-        self.count, self.printed = Counter(), []  # ways in which they left; the last lines
-        self.port = None  # that a forked process has chosen
-
-
-RESULTS = Results()
 
 
 def note_save(obj, f, *args, **kwargs):
@@ -38,7 +26,8 @@ def note_save(obj, f, *args, **kwargs):
 
 def note_sent(*args, **kwargs):
     """Results may leave by a file, by a queue of the script (not a DataLoader's), by a store."""
-    RESULTS.count["sent"] += not opened_by_library()
+    if not opened_by_library():
+        record.write_once("sent", OUT.phase)
 
 
 def note_printed(*args, **kwargs):
@@ -52,11 +41,8 @@ def note_logged(logger, line):
 
 
 def note_print(args):
-    text, at = " ".join(map(str, args))[:120], site()
-    RESULTS.printed = [*RESULTS.printed[-9:], (at, text)]
     if OUT.written["print"] < 300:
-        added = RESULTS.count["added"] + RESULTS.count["gathered"]
-        write("print", text=text, at=at, steps=OUT.steps, added=added)
+        write("print", text=" ".join(map(str, args))[:120], at=site(), steps=OUT.steps)
 
 
 def hear(event, args):
@@ -65,9 +51,9 @@ def hear(event, args):
         return
     try:
         if event == "os.putenv" and os.fsdecode(args[0]) == "MASTER_PORT":
-            RESULTS.port = {"port": os.fsdecode(args[1]), "at": site()}
+            OUT.port = {"port": os.fsdecode(args[1]), "at": site()}
             if not OUT.forked:  # otherwise it is written when the process joins a group
-                write("port", **RESULTS.port)
+                write("port", **OUT.port)
         elif OUT.forked:
             return
         elif OUT.file is not None and event == "os.rename":

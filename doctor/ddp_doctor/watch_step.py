@@ -14,7 +14,7 @@ from .record import OUT, State, after, before, fingerprints, noted, quietly, sit
 
 def new_step():
     """What happened since the last step; samples by the DDP object, and read from loaders."""
-    return {"passes": [], "comms": [], "forwards": 0, "samples": Counter(), "read": 0, "began": 0}
+    return {"passes": [], "forwards": 0, "samples": Counter(), "read": 0, "began": 0}
 
 
 class Training(State):
@@ -34,13 +34,6 @@ class Training(State):
 
 
 TRAIN = Training()
-
-
-def note_in_step(op, at, numel=0):
-    """A collective or clipping, and after how many passes of the step it comes."""
-    if len(TRAIN.step["comms"]) < 40:
-        call = {"op": op, "at": at, "numel": numel, "passes": len(TRAIN.step["passes"])}
-        TRAIN.step["comms"].append(call)
 
 
 def parameters_of(optimizer):
@@ -82,6 +75,7 @@ def note_forward(ddp, args, kwargs):
     TRAIN.pending = getattr(ddp, "require_backward_grad_sync", True)
     step = TRAIN.step
     if ddp.module.training:
+        OUT.phase += 1
         values = torch.utils._pytree.tree_leaves([args, kwargs])
         tensor = next((value for value in values if isinstance(value, torch.Tensor)), None)
         step["forwards"] += 1
@@ -125,6 +119,7 @@ def note_backward(tensors, *args, **kwargs):
         TRAIN.step["passes"].append({**one, "at": site(), "scaled": scaled})
     TRAIN.scaled = None
     TRAIN.backwards, TRAIN.synced = TRAIN.backwards + 1, TRAIN.synced + sync
+    OUT.phase += 1
 
 
 def factor_of(node):
@@ -171,10 +166,11 @@ def note_step(optimizer, closure=False):
     TRAIN.made[own["key"]] += 1
     OUT.steps, TRAIN.applied = OUT.steps + 1, TRAIN.applied + bool(own["ddps"])
     rates, n = [g["lr"] for g in optimizer.param_groups], TRAIN.made[own["key"]]
-    what = {"optimizer": own["key"], "n": n, "at": at, "fresh": not optimizer.state, **TRAIN.step}
+    what = {"optimizer": own["key"], "n": n, "at": at, "total": OUT.steps, **TRAIN.step}
     served = sum(TRAIN.step["samples"][name] for name in own["ddps"])
     # No DDP was seen, or its model computed on a batch twice: what the loaders gave.
     what["samples"] = min((n for n in (served, TRAIN.step["read"]) if n), default=0)
+    what["fresh"] = not optimizer.state
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
     if own["local"] is not None:
@@ -183,7 +179,8 @@ def note_step(optimizer, closure=False):
         own["local"] = None
     if n <= 12 or n % 10 == 0 or OUT.steps % 10 == 0:
         what["gradients"] = fingerprints([p.grad for p in parameters])
-        what["weights"] = fingerprints(parameters)
+        own["trained"] |= {id(p) for p in parameters if p.grad is not None}
+        what["weights"] = weights_of(optimizer)
     if OUT.steps <= 20:
         what["draws"] = record.draws()
     TRAIN.step = new_step()
@@ -191,6 +188,12 @@ def note_step(optimizer, closure=False):
     if OUT.steps % record.EVERY == 0:
         record.flush()
     record.show_now(since=at)
+
+
+def weights_of(optimizer):
+    """Of what never had a gradient each rank may have its own: it is in no model, maybe."""
+    trained = TRAIN.optimizers[optimizer]["trained"]
+    return fingerprints([p if id(p) in trained else None for p in parameters_of(optimizer)])
 
 
 def introduce(optimizer, parameters):
@@ -201,7 +204,7 @@ def introduce(optimizer, parameters):
     shapes = [list(p.shape) for p in parameters]
     served = {d for d in ddps if d}
     key = str([sorted(served), shapes])
-    own = {"key": key, "ddps": served, "local": None, "applied": None}
+    own = {"key": key, "ddps": served, "local": None, "applied": None, "trained": set()}
     TRAIN.optimizers[optimizer] = own
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     placed = {str(getattr(p, "placements", "")) for p in parameters}
@@ -234,16 +237,6 @@ def note_unscale(*args, **kwargs):
     TRAIN.unscaled = True
 
 
-def note_device(*values, **kwargs):
-    """Which GPU does the script choose: 1, "cuda:1" or torch.device("cuda", 1)?"""
-    import torch
-
-    for value in [*values, *kwargs.values()]:
-        number = str(value).removeprefix("cuda:") if type(value) in (int, str, torch.device) else ""
-        if number.isdigit():
-            record.write_once("device", number, index=int(number), at=site())
-
-
 def note_schedule(_, schedule, *args, **kwargs):
     """Of how many steps is the schedule made, and how many has it gone?"""
     if id(schedule) not in TRAIN.schedules:
@@ -261,8 +254,8 @@ def finish():
     """The weights after the last step, and how far the schedules have gone."""
     kept = TRAIN.loaded < OUT.steps  # else a rank may have loaded others, to evaluate or save them
     for optimizer, own in list(TRAIN.optimizers.items()) if kept else ():
-        weights = fingerprints(parameters_of(optimizer))
-        write("last", optimizer=own["key"], n=TRAIN.made[own["key"]], weights=weights)
+        count, weights = TRAIN.made[own["key"]], weights_of(optimizer)
+        write("last", optimizer=own["key"], n=count, weights=weights)
     for schedule in TRAIN.schedules.values():
         write("schedule", **schedule)
     TRAIN.schedules = {}
@@ -278,8 +271,6 @@ WATCHED = {
     "torch.nn.utils clip_grad_value_": before(note_clip),
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
-    "torch.nn:Module to": before(note_device),
-    "torch.cuda set_device": before(note_device),
     "torch.nn:Module load_state_dict": before(note_loaded),
     "torch.optim:Optimizer load_state_dict": noted("restore"),
     "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),

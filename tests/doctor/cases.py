@@ -10,59 +10,18 @@ a number (of ranks, if not 2), `fails` (ends with an error), `hangs`, `any` (one
 doctor does not name it).
 """
 
-import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tabulate import tabulate
-
 SCRIPTS = Path(__file__).parent / "scripts"
-
-# finding: the least severity, the innocent script next to it
-FINDINGS = {
-    "same-data": ("wrong", "search"),
-    "same-order": ("wrong", "own-shuffle"),
-    "samples-missing": ("check", "drawn-with-replacement"),
-    "split-differs": ("wrong", "split-before-seeds"),
-    "padded-evaluation": ("wrong", "gathered"),
-    "part-of-evaluation": ("wrong", "inference"),
-    "mean-of-means": ("check", "parts-of-all"),
-    "rates-differ": ("wrong", "groups"),
-    "steps-differ": ("wrong", "sent-after-the-step"),
-    "same-random-numbers": ("check", "equal-seeds"),
-    "batch-grows": ("check", "scaled-rate"),
-    "uneven-steps": ("wrong", "join"),
-    "accumulation-weight": ("check", "accumulated-rest"),
-    "unequal-counts": ("check", "counted"),
-    "last-pass-not-synced": ("wrong", "synced-in-each"),
-    "not-through-ddp": ("wrong", "gan"),
-    "not-in-ddp": ("wrong", "frozen"),
-    "not-wrapped": ("wrong", "local-sgd"),
-    "weights-differ": ("wrong", "fsdp2"),
-    "clip-scaled": ("wrong", "as-it-is"),
-    "not-the-mean": ("check", "sum-of-gradients"),
-    "schedule-length": ("check", "per-step-schedule"),
-    "buffers-differ": ("wrong", "synced-batches"),
-    "restored-on-one-rank": ("wrong", "restored-then-sent"),
-    "crossed-order": ("wrong", "reduced-in-the-loop"),
-    "one-rank-communicates": ("wrong", "evaluated-on-rank-0"),
-    "all-send-first": ("wrong", "messages"),
-    "unused-parameters": ("wrong", "unused"),
-    "fixed-port": ("check", "as-it-is"),
-    "device-by-global-rank": ("wrong", "as-it-is"),
-    "file-race": ("wrong", "lock"),
-    "same-worker-seeds": ("check", "workers"),
-    "loss-of-one-rank": ("check", "progress"),
-    "zero-gradients": ("wrong", "frozen"),
-}
 
 
 @dataclass
 class Case:
     """A script, how it is started, how it ends, and what is to be said of it."""
 
-    findings: list  # keys of FINDINGS; for an innocent script its name
+    findings: list  # the doctor's keys; for an innocent script its name
     script: str
     options: set
     style: str
@@ -142,29 +101,3 @@ def mutants():
 
 def innocents():
     return read((Path(__file__).parent / "innocents.txt").read_text())
-
-
-def size(case):
-    return len(case.source)
-
-
-def main():
-    """Print the table: finding, smallest script that has it, smallest innocent one."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("name", nargs="?", help="print this case's script instead")
-    name = parser.parse_args().name
-    everything = mutants() + innocents()
-    if name:
-        print(*(case.source for case in everything if case.name == name), sep="")
-        return
-    rows = []
-    for finding, (severity, innocent) in FINDINGS.items():
-        has = min((case for case in everything if case.finding == finding), key=size)
-        others = [case for case in everything if case.finding == innocent]
-        like = [case for case in others if case.script == has.script]
-        rows.append([severity, has.name, min(like or others, key=size).name])
-    print(tabulate(rows, ["at least", "has it", "has it not"]))
-
-
-if __name__ == "__main__":
-    main()

@@ -127,7 +127,7 @@ def fork(rank, size, folder, seen, spawned, watched):
     os.environ["DDP_DOCTOR_FOLDER"] = seen
     sys.stdout = sys.stderr = open(os.devnull, "w")
     sys.argv = ["train.py"]
-    OUT.ended = not watched
+    OUT.ended, OUT.forked = not watched, spawned
     if spawned:
         mp.spawn = lambda *args, **more: mp.start_processes(*args, **more, start_method="fork")
     else:
