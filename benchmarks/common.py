@@ -125,13 +125,19 @@ def wider_net(width: int) -> WiderNet:
     return WiderNet(width).to(memory_format=torch.channels_last)
 
 
-def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
-    """-> the stages' optimizer, whose steps also step its schedule.
+def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
+    """-> the stages' optimizer and schedule, for a loop that steps both.
 
     lr: the peak learning rate. steps: of the whole training; one more raises ValueError.
     """
     optimizer = SGD(model.parameters(), lr, momentum=0.9, nesterov=True)
     schedule = OneCycleLR(optimizer, lr, steps, anneal_strategy="linear", cycle_momentum=False)
+    return optimizer, schedule
+
+
+def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
+    """-> the stages' optimizer, for their train_epoch: its steps also step the schedule."""
+    optimizer, schedule = sgd_one_cycle(model, lr, steps)
     optimizer.register_step_post_hook(lambda *_: schedule.step())
     return optimizer
 

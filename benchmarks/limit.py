@@ -12,7 +12,6 @@ waiting until the slower rank has its last gradient too, and averaging from then
 """
 
 import importlib
-import os
 import statistics
 from functools import partial
 
@@ -32,13 +31,9 @@ VERSIONS = {  # name -> how the model is wrapped; "and": with broadcast_buffers=
     OURS: common.ddp,
     "and gradient_as_bucket_view": lambda model: common.ddp(model, gradient_as_bucket_view=True),
     "and static_graph": lambda model: common.ddp(model, static_graph=True),
-    "and CPU affinity (pinning)": common.ddp,
-    "and busy waiting": lambda model: wait_busily(common.ddp(model)),
-    "and both": lambda model: wait_busily(common.ddp(model)),
     "buckets from scratch": from_scratch.BucketedDDP,
     "naive from scratch": from_scratch.NaiveDDP,
 }
-PINNED = {"and CPU affinity (pinning)", "and both"}
 PARTS = ("computing", "waiting", "averaging")
 Laps = list[tuple[str, float]]  # of an epoch: phase, and the seconds at which it ended
 
@@ -46,8 +41,6 @@ Laps = list[tuple[str, float]]  # of an epoch: phase, and the seconds at which i
 def main():
     parser = common.flags(__doc__, batch_size=240, rounds=12, steps=40)
     args = common.parse(parser, batch_size=2, rounds=2, steps=2)
-    if not hasattr(os, "sched_setaffinity"):
-        parser.error("it pins threads to cores, which needs Linux")
     if args.batch_size % 2:
         parser.error("--batch-size has to be even")
     laps = common.on_ranks(2, measure, args)
@@ -66,13 +59,8 @@ def measure(args) -> dict[str, list[Laps]]:
     Their times are of time.perf_counter, a clock that all processes of a machine share.
     """
     loader = common.batches(args.steps, args.batch_size // 2, seed=dist.get_rank())
-    everywhere = os.sched_getaffinity(0)
-    one_core = {sorted(everywhere)[dist.get_rank() % len(everywhere)]}
     common.evaluate_once()
-    ways = {}
-    for name, wrap in VERSIONS.items():
-        cores = one_core if name in PINNED else everywhere
-        ways[name] = partial(train, *prepare(wrap, args), loader, cores)
+    ways = {name: partial(train, *prepare(wrap, args), loader) for name, wrap in VERSIONS.items()}
     return common.in_turns(args.rounds, ways)
 
 
@@ -84,32 +72,12 @@ def prepare(wrap, args):
     return wrap(model), optimizer
 
 
-def train(model, optimizer, loader, cores) -> Laps:
-    """One epoch of stage 3, with all threads of this process, gloo's too, on these cores only."""
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), cores)
+def train(model, optimizer, loader) -> Laps:
+    """One epoch of stage 3."""
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     dist.barrier()
     _, watch = stage3.train_epoch(model, loader, optimizer, scaler, common.CPU, "off")
     return watch.laps
-
-
-def wait_busily(ddp_model):
-    """Busy waiting: ask again and again whether the all-reduce is done, instead of sleeping.
-
-    An idle core goes to sleep, and on a virtual machine the hypervisor has to wake it: that can
-    take longer than the all-reduce. Between two questions other threads may have the core.
-    """
-
-    def all_reduce(group, bucket):
-        tensor = bucket.buffer().div_(dist.get_world_size())
-        work = dist.all_reduce(tensor, async_op=True)
-        while not work.is_completed():
-            os.sched_yield()
-        return work.get_future().then(lambda future: future.value()[0])
-
-    ddp_model.register_comm_hook(None, all_reduce)
-    return ddp_model
 
 
 # ---------------------------------------------------------------- what came out

@@ -1,12 +1,12 @@
 """Record data-parallel runs for the player in docs/player: real ranks, on CPU cores with gloo.
 
-    python -m benchmarks.record           # all: some three minutes
-    python -m benchmarks.record step      # of one kind: step, all_reduce or failure
+    python -m benchmarks.record           # both kinds: some three minutes
+    python -m benchmarks.record step      # one of them: step or failure
 
-A step of DDP is recorded by a hook on every parameter and DDP's communication hook; an all-reduce
-of 05_multinode/from_scratch.py by a stand-in for torch.distributed that notes every message; a
-failure by notes that each rank writes as it goes, so that they are there when it is killed. The
-ranks share the clock of their machine. Nothing is written before all are recorded.
+A step of DDP is recorded by a hook on every parameter and DDP's communication hook; a failure by
+notes that each rank writes as it goes, so that they are there when it is killed. The ranks share
+the clock of their machine. Nothing is written before all are recorded. The recordings of
+all-reduces stay as they are: they depend on 05_multinode/from_scratch.py, and not on PyTorch.
 tests/test_recordings.py examines what is there.
 """
 
@@ -15,13 +15,12 @@ import json
 from pathlib import Path
 
 from benchmarks import common
-from benchmarks.recorders import all_reduce, failure, step
+from benchmarks.recorders import failure, step
 from tools import processes
 
 FOLDER = common.ROOT / "docs/player/recordings"
 KINDS = {
     "step": step.record_steps,
-    "all_reduce": all_reduce.record_all_reduces,
     "failure": failure.record_failures,
 }
 

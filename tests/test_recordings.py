@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from conftest import ROOT
 
-from benchmarks.recorders import all_reduce, failure, step
+from benchmarks.recorders import failure, step
 
 FOLDER = ROOT / "docs/player/recordings"
 SCHEMA = json.loads((ROOT / "docs/player/recording.schema.json").read_text())
@@ -55,11 +55,8 @@ def test_a_step_shows_what_the_pages_say_of_it(cap, overlaps):
 def test_what_real_ranks_record_can_be_so():
     several, one = step.record_steps(2, (0.01, 25), count=2)
     assert [len(r["ranks"][0]["buckets"]) for r in (several, one)] == [3, 1]
-    # three ranks, and elements that do not divide by three
-    ring, naive = all_reduce.record_all_reduces(3, elements=1000, count=1)
-    assert [len(r["messages"]) for r in (ring, naive)] == [12, 4]
     dies = failure.record_failure(failure.DIES, 2)
     waiting, dead = (own["marks"] for own in dies["ranks"])
     assert "by peer" in waiting[0]["text"] and dead[1]["text"] == "exit code -9"
-    for recording in (several, one, ring, naive, dies):
+    for recording in (several, one, dies):
         check(recording)

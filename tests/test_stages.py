@@ -121,6 +121,11 @@ def test_stages_train_the_same_weights(trained, stages):
     assert results == [results[0]] * len(results)
 
 
+def test_the_mean_loss_is_that_of_all_ranks(trained):
+    first = [record_of(trained(stage)[0])["history"][0]["loss"] for stage in STAGES]
+    assert first == pytest.approx([first[0]] * len(STAGES), rel=0.2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["03_ddp_spawn", "04_ddp_torchrun"])  # their samplers have a seed
 def test_loader_workers_change_no_weight(trained, reader, stage):

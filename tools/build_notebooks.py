@@ -2,12 +2,11 @@
 
     python tools/build_notebooks.py          # run all, write them with their outputs
     python tools/build_notebooks.py 01 03    # these two
-    python tools/build_notebooks.py --check  # do source, notebook and quotes agree? a minute
-    python tools/build_notebooks.py --run    # run all cells from fresh kernels, write nothing
+    python tools/build_notebooks.py --check  # run all from fresh kernels, compare, write nothing
 
 People write and review the Markdown (MyST: only a {code-cell} is code). A cell tagged `quote` shows
-what stands in a script or a record, and must show the same again: --check runs only these and those
-tagged `setup`, --run runs all. A cell tagged `hide-input` is folded, but not on GitHub: solutions.
+what stands in a script or a record, and --check compares what it shows now with what the notebook
+shows. A cell tagged `hide-input` is folded, but not on GitHub: solutions.
 Exit code 1 and a line on stderr for each thing that is wrong, 2 for a notebook that does not exist.
 """
 
@@ -39,9 +38,7 @@ def main() -> int:
     )
     add = parser.add_argument
     add("names", nargs="*", help="such as 01 or 03_ddp_spawn; all if none is given")
-    add("--check", action="store_true", help="run only what quotes, write nothing")
-    add("--run", action="store_true", help="run all from a fresh kernel, write nothing")
-    add("--folder", default="notebooks", choices=("notebooks", "."), help="where kernels start")
+    add("--check", action="store_true", help="run all from fresh kernels, compare, write nothing")
     args = parser.parse_args()
     there = sorted(path.stem for path in FOLDER.glob("source/*.md"))
     for name in args.names:
@@ -51,24 +48,24 @@ def main() -> int:
     for name in there:
         if name.startswith(tuple(args.names or [""])):
             started = time.monotonic()
-            found = compare(name, args) if args.check or args.run else build(name, args.folder)
+            found = compare(name) if args.check else build(name)
             wrong += [f"{name}: {line}" for line in found]
             print(f"notebooks/{name}.ipynb  {time.monotonic() - started:6.1f} s", flush=True)
     print("".join(f"{line}\n" for line in wrong), end="", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def build(name: str, folder: str) -> list[str]:
+def build(name: str) -> list[str]:
     """Run a source and write it with its outputs -> what is wrong; then nothing is written."""
     book = read_source(name)
-    wrong = run(book, folder) or unfit(book)
+    wrong = run(book) or unfit(book)
     if not wrong:
         nbformat.write(book, FOLDER / f"{name}.ipynb", version=4)
     return wrong
 
 
-def compare(name: str, args: argparse.Namespace) -> list[str]:
-    """Compare source and notebook, and run the quotes, or all, again -> what is wrong"""
+def compare(name: str) -> list[str]:
+    """Compare source and notebook, and run all cells again -> what is wrong"""
     fresh, stored = read_source(name), nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     wrong = unfit(stored)
     ours, theirs = (
@@ -78,9 +75,7 @@ def compare(name: str, args: argparse.Namespace) -> list[str]:
     if ours != theirs:
         return [*wrong, "source and notebook differ: make notebooks"]
     shown = {cell.id: texts(cell) for cell in stored.cells if "quote" in tags(cell)}
-    if args.check:
-        fresh.cells = [cell for cell in fresh.cells if {"setup", "quote"} & set(tags(cell))]
-    wrong += run(fresh, args.folder) or unfit(fresh)
+    wrong += run(fresh) or unfit(fresh)
     for cell in fresh.cells:
         if cell.id in shown and cell.outputs and texts(cell) != shown[cell.id]:
             wrong.append(f"{cell.id}: what it quotes has changed: make notebooks")
@@ -102,14 +97,14 @@ def read_source(name: str) -> nbformat.NotebookNode:
     return book
 
 
-def run(book: nbformat.NotebookNode, folder: str) -> list[str]:
-    """Run all cells in a fresh kernel that starts in a folder of the repository -> what is wrong"""
+def run(book: nbformat.NotebookNode) -> list[str]:
+    """Run all cells in a fresh kernel that starts in notebooks/ -> what is wrong"""
     client = NotebookClient(
         book,
         timeout=CELL_SECONDS,
         kernel_name="python3",
         extra_arguments=["--IPKernelApp.log_level=40"],  # errors only
-        resources={"metadata": {"path": str(ROOT / folder)}},
+        resources={"metadata": {"path": str(FOLDER)}},
         record_timing=False,  # or every cell gets four timestamps
         coalesce_streams=True,
     )

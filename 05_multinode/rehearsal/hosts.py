@@ -195,32 +195,29 @@ class Hosts:
             raise RehearsalError(f"there is no {name}, only {', '.join(self.names())}")
         return name
 
-    def start(self, name: str, command: list[str], **options) -> subprocess.Popen:
-        """Start a command on a node, in a session of its own. options: those of Popen."""
+    def start(self, name: str, command: list[str], env=None, mark=None, **options):
+        """Start a command on a node, as processes.start does. options: those of Popen."""
         name_and_run = 'echo "$0" > /proc/sys/kernel/hostname && exec "$@"'
         inside = ["ip", "netns", "exec", f"{self.net}-{self.known(name)}", "unshare", "--uts"]
         inside += ["sh", "-c", name_and_run, name, *command]
-        env = {**options.pop("env", os.environ), "PYTHONUNBUFFERED": "1"}
-        options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
-        return subprocess.Popen(inside, env=env, **options)
+        options = {"stdin": subprocess.DEVNULL, **options}
+        return processes.start(inside, {"PYTHONUNBUFFERED": "1", **(env or {})}, mark, **options)
 
-    def run(self, names: Iterable[str], command: list[str], env=os.environ) -> dict[str, int]:
+    def run(self, names: Iterable[str], command: list[str], env=None) -> dict[str, int]:
         """Run a command on nodes at once, its output behind their names -> {name: exit code}."""
-        processes, relays = {}, []
+        mark, running, relays = processes.new_mark(), {}, []
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         try:
             for name in map(self.known, names):
-                processes[name] = self.start(name, command, env=env, errors="replace", **output)
-                relays.append(threading.Thread(target=relay, args=(name, processes[name])))
+                running[name] = self.start(name, command, env, mark, errors="replace", **output)
+                relays.append(threading.Thread(target=relay, args=(name, running[name])))
                 relays[-1].daemon = True
                 relays[-1].start()
-            for process in processes.values():
-                process.wait()
+            codes = {name: process.wait() for name, process in running.items()}
         finally:
-            end(processes.values())
+            processes.end(mark)
         for thread in relays:
-            thread.join(timeout=1)  # longer only if a process in the background has the pipe
-        codes = {name: process.returncode for name, process in processes.items()}
+            thread.join(timeout=1)
         return {name: code if code >= 0 else 128 - code for name, code in codes.items()}
 
 
@@ -232,20 +229,6 @@ def relay(name: str, process: subprocess.Popen) -> None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output is gone
         signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
-
-
-def end(processes: Iterable[subprocess.Popen]) -> None:
-    """Send SIGTERM to commands that still run, and SIGKILL after 5 s."""
-    with signals_blocked():
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            running = [process for process in processes if process.poll() is None]
-            for process in running:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-            deadline = time.monotonic() + 5
-            for process in running:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0, deadline - time.monotonic()))
 
 
 @contextmanager

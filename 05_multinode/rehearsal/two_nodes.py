@@ -68,11 +68,11 @@ class TwoNodes:
         command += [FAULTY_RANK, fault] if fault else [TRAIN]
         command += ["--data", str(self.data), "-b", "24", "-e", "100000", "--lr", "0.001"]
         command += ["--device", "cpu", "--timeout", "60", "--snapshot", "snapshot.pt", *flags]
-        env = {"TMPDIR": str(self.folder / "tmp"), "PYTHONUNBUFFERED": "1", **dict(env)}
+        env = {"TMPDIR": str(self.folder / "tmp"), **dict(env)}
         path = self.folder / f"{len(self.torchruns)}.log"
         with open(path, "w") as log:
-            options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-            options |= {"cwd": self.folder, "env": processes.environment(self.mark, env)}
+            options = {"stdout": log, "stderr": subprocess.STDOUT}
+            options |= {"cwd": self.folder, "env": env, "mark": self.mark}
             process = self.hosts.start(f"host{node}", command, **options)
         self.started = time.time()
         self.torchruns.append(Torchrun(f"host{node}", path, process))

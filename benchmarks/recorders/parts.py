@@ -11,12 +11,10 @@ from benchmarks import common
 TIMES = ("at", "from", "to", "left", "joined", "arrived")  # of a rank
 
 
-def assemble(
-    kind: str, title: str, choices: dict, note: str, ranks: list, messages=(), **more
-) -> dict:
+def assemble(kind: str, title: str, choices: dict, note: str, ranks: list) -> dict:
     """-> a recording, whose times count from its first event.
 
-    ranks: of each rank the spans, the marks and the like. more: further fields, such as chunks.
+    ranks: of each rank the spans, the marks and the like.
     """
     values = [kind, *(str(v) if isinstance(v, str) else f"{k} {v}" for k, v in choices.items())]
     about = {
@@ -38,9 +36,8 @@ def assemble(
         "about": about,
         "unit": "microseconds",
         "end": last - first,
-        **more,
         "ranks": [{"rank": rank} | since(first, own, TIMES) for rank, own in enumerate(ranks)],
-        "messages": since(first, messages, ("sent", "received")),
+        "messages": [],
     }
 
 

@@ -1,6 +1,6 @@
 const SQUARE = 18; // pixels
 
-/** The picture of an all-reduce: what each of two or four ranks holds, and their messages. */
+/** The picture of an all-reduce: what each of four ranks holds, and their messages. */
 export class Circle {
   constructor(recording, events) {
     Object.assign(this, { recording, events, chunks: recording.chunks.length });
@@ -33,14 +33,15 @@ export class Circle {
   /** Two columns. A ring goes round them; in the naive way nothing has to cross. */
   place(pixels) {
     const aside = Math.min(240, (pixels - this.box.width) / 2 - 2);
-    const margin = this.box.height / 2 + (this.ranks.length === 2 ? 28 : 4); // words next to low boxes
-    const below = this.box.height + 90;
+    const margin = this.box.height / 2 + 4;
+    this.tight = 2 * aside - this.box.width < 90; // a phone: no room for words between two boxes
+    const below = this.box.height + (this.tight ? 112 : 90);
     const order = this.recording.choices.way === "ring" ? [0, 1, 3, 2] : [0, 1, 2, 3];
     this.centres = this.ranks.map((rank) => ({
       x: pixels / 2 + (order[rank] % 2 ? aside : -aside),
       y: margin + Math.floor(order[rank] / 2) * below,
     }));
-    this.svg.setAttribute("height", 2 * margin + (this.ranks.length / 2 - 1) * below);
+    this.svg.setAttribute("height", 2 * margin + below);
   }
 
   rankBox(rank) {
@@ -55,7 +56,7 @@ export class Circle {
       "g",
       {},
       rect(left, top, width, height, { rx: 6, class: "box" }),
-      chip(left + 8, top + 7, rank),
+      rect(left + 8, top + 7, 11, 11, { rx: 2, class: "chip", style: `fill: var(--rank-${rank})` }),
       svg("text", { x: left + 24, y: top + 17, class: "rank" }, say("rank", { rank })),
       ...rows.map((row) => row.group),
       sent,
@@ -99,7 +100,9 @@ export class Circle {
     const group = svg("g", { class: "arrow" }, line, head);
     const words = [svg("text", { y: -3 }), svg("text", { y: 11 })];
     const dot = svg("circle", { r: 5 });
-    const place = { transform: `translate(${middle.x + aside.x} ${middle.y + aside.y})` };
+    const inside = (high + 14) * (a.y > high ? -1 : 1); // below the upper boxes, above the lower
+    const shift = this.tight && !dy ? inside - aside.y : aside.y;
+    const place = { transform: `translate(${middle.x + aside.x} ${middle.y + shift})` };
     const label = svg("g", place, rect(-36, -16, 72, 31, { rx: 8 }), ...words);
     return { points, words, pill: svg("g", { class: "pill" }, dot, label), dot, group };
   }
@@ -166,9 +169,4 @@ export class Circle {
       words[1].textContent = `${figure(message.bytes)} B`;
     }
   }
-}
-
-function chip(x, y, rank) {
-  const style = `fill: var(--rank-${rank})`;
-  return rect(x, y, 11, 11, { rx: 2, class: "chip", style });
 }

@@ -57,14 +57,14 @@ def refuse(message):
 
 
 def diagnose(case):
-    """All findings, the certain ones first. A judge that fails is named as not judged."""
+    """All findings: the certain ones first, a cause before its effect; judges that fail by name."""
     for judge_one in [one for one in JUDGES if len(case.ranks) >= one.ranks]:
         try:
             case.found += judge_one(case)
         except Exception as error:
             case.failed.append(f"{judge_one.key}: {error!r}")
     found = [one for one in case.found if one.key not in case.ignored]
-    return sorted(found, key=certainty)
+    return sorted(found, key=lambda one: (certainty(one), one.key == "weights-differ"))
 
 
 def parse_args():

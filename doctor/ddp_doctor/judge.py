@@ -83,7 +83,8 @@ def judge_weights(case):
         if case.drifts(key) and not gradients and not rates:
             n, numbers = next(look for look in case.weights(key) if look[1])
             place = f"before step {n}" if n else "after the last step"
-            seen = f"{place} {text} {len(numbers)} parameters, although the gradients agreed"
+            since = "nothing made them equal" if n == 1 else "although the gradients agreed"
+            seen = f"{place} {text} {len(numbers)} parameters: {since}"
             yield severity, one_of(steps[-1][1])["at"], seen
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
-LIBRARY = ("<", HERE, *{sysconfig.get_path(name) for name in PATHS})
+TORCH = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", HERE))  # maybe a checkout
+LIBRARY = ("<", HERE, TORCH, *{sysconfig.get_path(name) for name in PATHS})
 NOW_BYTES = 2048
 MOST = 3000  # events of one kind: the files stay small however long the run is
 EVERY = 50  # steps whose fingerprints may wait on a GPU until they are read
@@ -260,7 +261,7 @@ def draws():
     import torch
 
     states = {"torch": torch.get_rng_state().numpy(), "random": b"%d" % hash(random.getstate()[1])}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # never in a forked worker
         states["cuda"] = torch.cuda.get_rng_state().numpy()
     if "numpy" in sys.modules:
         states["numpy"] = sys.modules["numpy"].random.get_state()[1].tobytes()

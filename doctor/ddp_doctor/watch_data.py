@@ -159,9 +159,10 @@ def close_epoch(epoch):
 
 def note_eval(*args):
     """eval() was called, or data are read without gradients: an evaluation begins, maybe."""
-    if TRAIN.backwards and READ.begun != OUT.phase:
+    if READ.begun != OUT.phase:
         READ.begun, READ.evaluating = OUT.phase, None
-        look_at_models()
+        if TRAIN.backwards:
+            look_at_models()
 
 
 def look_at_models():

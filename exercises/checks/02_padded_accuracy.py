@@ -13,7 +13,7 @@ CASE = "{} images: "
 
 def observe(mine, size, share):
     """`share` of the images get a random label; how many are right is known after the test only."""
-    draw, model = secret(size, share), nn.Linear(4, 3)
+    draw, model = secret(size, share), nn.Linear(4, 3, bias=False)
     nn.init.normal_(model.weight, generator=draw)
     x, labels = torch.randn(size, 4, generator=draw), torch.randint(3, (size,), generator=draw)
     with torch.no_grad():

@@ -51,8 +51,8 @@ def facts(found):
         ]
         result |= {
             f"{words} twice in a run": twice(found, what),
-            f"{words} in a second run with the same seed": [all(again) for _, again, _ in same],
-            f"{words} in a run with another seed": [any(other) for _, _, other in same],
+            f"{words} again with the same seed, by rank": [all(again) for _, again, _ in same],
+            f"{words} with another seed, by rank": [any(other) for _, _, other in same],
         }
     return result
 

@@ -108,8 +108,8 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
                 if process.pid:
                     kill(process.pid)
                     process.join()
-            for child in psutil.Process().children():
-                if child.pid not in before:  # of a rank that has died
+            for child in psutil.Process().children(recursive=True):
+                if child.pid not in before:  # of a rank that died, or one that was just starting
                     kill(child.pid)
         return [describe(n, Path(folder), file, reasons.get(n)) for n in range(world_size)]
 
@@ -118,11 +118,11 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
 
 
 def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path, seed: int) -> None:
+    threading.Thread(target=end_with_the_checker, daemon=True).start()
     if sys.platform != "win32":
         os.setsid()  # what the reader's code starts is ended with it,
         adopt_orphans()  # even if that calls setsid, too
         faulthandler.register(signal.SIGUSR1, file=open(folder / f"{rank}.stack", "w"))
-    threading.Thread(target=end_with_the_checker, daemon=True).start()
     output = os.open(folder / f"{rank}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -6,6 +6,8 @@ MEAN = """    mean = 100 * correct / max(1, len(shard)) / dist.get_world_size()
     dist.all_reduce(mean)
     return mean.item()
 """
+BLOCK = "torch.arange(len(dataset)).tensor_split(dist.get_world_size())[dist.get_rank()]"
+RIGHT = {"contiguous shards": [(SHARD, BLOCK)]}
 WRONG = {
     "the mean of the ranks' accuracies": ([(f"{REDUCE}    return {RESULT}\n", MEAN)], "accuracy"),
     "every rank tests everything": (

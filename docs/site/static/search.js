@@ -24,7 +24,6 @@ const ALSO = {
   "docs/adapt": "how to use multiple gpus in pytorch convert my script",
   "docs/amp": "fp16 bf16 half precision nan 混合精度",
   "docs/at_scale": "how many gpus do i need simulate",
-  "docs/corrections": "myth wrong tutorial",
   "docs/checklist": "print once only on rank 0 review",
   "docs/batch_size_and_learning_rate": "how to choose batch size not converging loss not decreasing accuracy 学习率",
   "docs/checkpoints": "resume restart save load 保存模型",

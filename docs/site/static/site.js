@@ -2,6 +2,10 @@
 // phone, and a filter for pages of many entries.
 
 document.addEventListener("DOMContentLoaded", () => {
+  // The left column is a landmark, and a button is called as what stands on it.
+  Object.assign(document.querySelector(".bd-sidebar-primary"), { role: "navigation", ariaLabel: "Site" });
+  for (const one of document.querySelectorAll(".search-button-field, summary[aria-label^=Toggle]"))
+    one.removeAttribute("aria-label");
   // A screen reader says what an arrow in the left column opens.
   for (const arrow of document.querySelectorAll(".bd-sidebar-primary details > summary")) {
     const page = arrow.closest("li").querySelector("a").textContent.trim();
