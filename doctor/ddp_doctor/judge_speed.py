@@ -78,7 +78,8 @@ class Measured:
         self.common = sorted(set.intersection(*every)) if every else []
         self.rows = [[rank.steps[n] for rank in self.ranks] for n in self.common]
         self.run, self.kinds, self.fewer = run, {}, 0
-        self.cores = len(os.sched_getaffinity(0))
+        cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))  # not on a Mac
+        self.cores = len(cores(0))
         if self.rows:
             self.zero = self.ranks[0]
             self.wrap = self.zero.events.get("wrap")
