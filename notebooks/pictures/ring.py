@@ -7,6 +7,8 @@ from importlib import import_module
 import torch
 from matplotlib.patches import Rectangle
 
+from .shapes import arrow, bare, box
+
 lesson = import_module("notebooks.lesson")
 from_scratch = import_module("05_multinode.from_scratch")
 scaling = import_module("benchmarks.scaling")
@@ -19,10 +21,35 @@ ALGORITHMS = {
 }
 
 
-def bare(axes, width: tuple, height: tuple, title: str = "") -> None:
-    """No axes to be seen, only what is drawn on them: from and to so much in each direction."""
-    axes.set(xlim=width, ylim=height, title=title)
-    axes.set_axis_off()
+def three_algorithms() -> None:
+    title = "Which of four ranks exchange data, and in which sequential steps"
+    with lesson.picture(title, height=2.6, ncols=3) as grid:
+        algorithms(grid)
+
+
+def algorithms(grid) -> None:
+    """Three panels: between which of four ranks vectors or chunks travel, and in which step."""
+    square = [(1, 4), (5, 4), (5, 1), (1, 1)]  # of ranks 0 to 3, clockwise
+    panels = {
+        "naive, through rank 0": ("<|-|>", {(1, 0): "1, 2", (2, 0): "1, 2", (3, 0): "1, 2"}),
+        "tree": ("<|-|>", {(1, 0): "1, 4", (3, 2): "1, 4", (2, 0): "2, 3"}),
+        "ring": ("-|>", {(0, 1): "1-6", (1, 2): "1-6", (2, 3): "1-6", (3, 0): "1-6"}),
+    }
+    for axes, (title, (style, edges)) in zip(grid, panels.items()):
+        for (start, end), steps in edges.items():
+            (x, y), (to_x, to_y) = square[start], square[end]
+            far = 0.24 if x != to_x and y != to_y else 0.22
+            ends = [
+                (a + far * (b - a), c + far * (d - c))
+                for a, b, c, d in ((x, to_x, y, to_y), (to_x, x, to_y, y))
+            ]
+            arrow(axes, *ends, style=style)
+            look = {"color": "white", "weight": "bold", "ha": "center", "va": "center"}
+            paper = {"facecolor": lesson.GRAY, "edgecolor": "none", "pad": 2}
+            axes.text((x + to_x) / 2, (y + to_y) / 2, steps, fontsize=11, bbox=paper, **look)
+        for rank, (x, y) in enumerate(square):
+            box(axes, x, y, f"{rank}", lesson.RANKS[rank], width=1.3, height=1)
+        bare(axes, (0, 6), (0.2, 4.8), title)
 
 
 def ring_steps() -> None:

@@ -4,6 +4,8 @@ from importlib import import_module
 
 import torch
 
+from .shapes import ORANGE, SKY
+
 lesson = import_module("notebooks.lesson")
 seeding = import_module("03_ddp_spawn.shards_and_seeds")
 
@@ -22,7 +24,7 @@ def shards(axes, of_ranks: list[list[int]], padded: list[list[bool]]) -> None:
     """Each rank's images; hatched are those that another rank has, too."""
     for rank, (images, marks) in enumerate(zip(of_ranks, padded)):
         for place, (image, twice) in enumerate(zip(images, marks)):
-            color, hatch = ("#D55E00", "///") if twice else ("#56B4E9", None)
+            color, hatch = (ORANGE, "///") if twice else (SKY, None)
             axes.barh(rank, 0.94, 0.9, place, color=color, hatch=hatch)
             paper = {"facecolor": color, "edgecolor": "none", "pad": 2}
             look = {"ha": "center", "va": "center", "color": "black", "bbox": paper}
