@@ -137,5 +137,5 @@ def test_the_house_stays_small():
         if path.suffix == ".py":
             lines[path.parts[0] == "tests"] += (ROOT / path).read_text().count("\n")
     assert lines[False] <= 17420, f"{lines[False]} lines of Python outside tests/"
-    assert lines[True] <= 8800, f"{lines[True]} lines of Python in tests/"
+    assert lines[True] <= 8840, f"{lines[True]} lines of Python in tests/"
     assert len(paths) <= 446, f"{len(paths)} files"
