@@ -89,11 +89,9 @@ def count(name: str) -> tuple[list[torch.Size], list[Bucket], int]:
     weights, done = list(model.parameters()), {}
     with FlopCounterMode(display=False) as counter:
         for i, weight in enumerate(weights):
-
-            def note(_, i=i):
-                done[i] = counter.get_total_flops()
-
-            weight.register_post_accumulate_grad_hook(note)
+            weight.register_post_accumulate_grad_hook(
+                lambda _, i=i: done.setdefault(i, counter.get_total_flops())
+            )
         model(torch.rand(2, *image, device="meta")).sum().backward()
     flops, sizes = counter.get_total_flops(), [weight.nbytes for weight in weights]
     buckets = [

@@ -66,15 +66,14 @@ def test_a_step_with_and_without_overlap():
     buckets = [at_scale.Bucket(2**20, 0.5), at_scale.Bucket(2**10, 1.0)]
     one, two, four, eight = at_scale.predict(flops, buckets, FLAGS, link)
     assert one.sequential == pytest.approx(one.overlapped) == pytest.approx(8 * 6e9 / 1e12)
-    first, last = (ring(2, bucket.bytes, 1e-5, 1e9) for bucket in buckets)
+    sizes = [bucket.bytes for bucket in buckets]
+    first, last = (ring(2, size, 1e-5, 1e9) for size in sizes)
     assert two.sequential == pytest.approx(one.computing / 2 + first + last)
     assert two.overlapped == pytest.approx(one.computing / 2 + last), "the first is hidden"
     assert (four.ranks, eight.batch) == (4, 8) and eight.overlapped > eight.computing
     along_tree = Namespace(**{**vars(FLAGS), "tree": True})
     last = at_scale.predict(flops, buckets, along_tree, link)[-1]
-    assert last.averaging == pytest.approx(
-        2 * (6 * 4e-5 + sum(bucket.bytes for bucket in buckets) / 1e9)
-    )
+    assert last.averaging == pytest.approx(2 * (6 * 4e-5 + sum(sizes) / 1e9))
     weak = Namespace(**{**vars(FLAGS), "weak": True})
     assert at_scale.predict(flops, buckets, weak, link)[-1].batch == 4 * 4096
 

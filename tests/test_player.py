@@ -257,10 +257,9 @@ def test_the_picture_of_the_start_page_is_the_recording_next_to_it(browser, fold
     name = re.search(r'data-recording="(.+)">\n<img src="docs/player/step.png"', page)[1]
     browser.open(f"{folder}index.html#recording={name}&step=0", width=900)
     clip = browser.script(
-        """const stage = document.querySelector(".stage").getBoundingClientRect();
-        const end = document.querySelector(".legend").getBoundingClientRect().bottom;
-        const [x, y, width] = [stage.x, stage.y, stage.width];
-        return {x, y, width, height: end - y + 4, scale: 2}"""
+        """const box = (css) => document.querySelector(css).getBoundingClientRect();
+        const { x, y, width } = box(".stage");
+        return { x, y, width, height: box(".legend").bottom - y + 4, scale: 2 }"""
     )
     taken = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip})["data"]
     (tmp_path / "step.png").write_bytes(base64.b64decode(taken))

@@ -56,7 +56,7 @@ export class Circle {
       "g",
       {},
       rect(left, top, width, height, { rx: 6, class: "box" }),
-      chip(left + 8, top + 7, rank),
+      rect(left + 8, top + 7, 11, 11, { rx: 2, class: "chip", style: `fill: var(--rank-${rank})` }),
       svg("text", { x: left + 24, y: top + 17, class: "rank" }, say("rank", { rank })),
       ...rows.map((row) => row.group),
       sent,
@@ -169,9 +169,4 @@ export class Circle {
       words[1].textContent = `${figure(message.bytes)} B`;
     }
   }
-}
-
-function chip(x, y, rank) {
-  const style = `fill: var(--rank-${rank})`;
-  return rect(x, y, 11, 11, { rx: 2, class: "chip", style });
 }

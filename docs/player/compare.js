@@ -13,7 +13,7 @@ export function compared(name, recordings) {
   const [a, b] = recordings.map(kind === "step" ? stepInOrder : messagesInOrder);
   const ranks = [...a.ranks, ...b.ranks];
   const end = Math.max(...ranks.map(({ spans }) => spans.at(-1).to));
-  const values = { a: a.bytes, b: b.bytes, behind: b.behind };
+  const values = { a: a.bytes, b: b.bytes };
   return { name, kind: "compare", of: kind, about, ranks, end, values };
 }
 
@@ -35,8 +35,7 @@ function stepInOrder({ ranks: [first], choices }) {
   const move = (key, value) => (TIMES.includes(key) ? between(places, value) : value);
   const rank = `0 (cap ${choices.bucket_cap_mb})`;
   const ranks = [{ ...JSON.parse(JSON.stringify(first), move), rank }];
-  const { late: bytes, behind } = bytesToAverage(first);
-  return { ranks, bytes, behind };
+  return { ranks, bytes: bytesToAverage(first).late };
 }
 
 /** The place of a time: [[time, place], ...] has those of some times. */

@@ -186,13 +186,11 @@ export function bytesToAverage({ marks, buckets }) {
   const last = Math.max(...marks.map(({ at }) => at));
   const bytesOf = (some) => figure(sum(some.map(({ bytes }) => bytes)));
   const hidden = buckets.filter(({ joined }) => joined < last).length;
-  const waiting = buckets.length - 1 - hidden; // full in time, on this rank
   return {
     gradients: marks.length,
     first: buckets[0].parameters.length,
     count: buckets.length,
     hidden,
-    behind: waiting > 0 ? say("behind", { waiting }) : "",
     late: bytesOf(buckets.filter(({ arrived }) => arrived > last)),
     bytes: bytesOf(buckets),
     least: bytesOf(buckets.slice(-1)),

@@ -180,6 +180,7 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     context["torch_version"] = re.search(r"^torch==(.+)$", requirements, re.MULTILINE)[1]
     context["committed"] = committed()
     context["root_doc"] = app.config.root_doc
+    context["metatags"] = ""  # a second viewport
     if page.endswith(".zh"):
         context["language"] = "zh-CN"
     texts = [one.astext() for one in doctree.findall(nodes.paragraph)] if doctree else []

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import TRIED, VERSION, judge, judge_data, judge_run, judge_step  # noqa: F401 (registers)
+from . import TRIED, VERSION, judge, judge_data, judge_run, judge_step, speed  # noqa: F401
 from .case import JUDGES, Case, certainty
 from .launch import SIGNALS, START, observe
 from .report import as_json, exit_code, show
@@ -34,6 +34,8 @@ def main():
     for number in SIGNALS:  # the ranks are ended in any case
         signal.signal(number, signal.default_int_handler)
     try:
+        if args.speed:
+            return speed.main(args)
         # First, since the other run may save a checkpoint.
         alone = run_alone(args) if args.alone else None
         case = Case(observe(args.command, args.patience, args.limit), args.ignore)
@@ -73,6 +75,9 @@ def parse_args():
     parser.add_argument("--patience", type=float, default=8, help="seconds all ranks may wait (8)")
     parser.add_argument("--limit", type=float, default=900, help="seconds for the command (900)")
     parser.add_argument("--alone", action="store_true", help="run it on one rank, too, and compare")
+    parser.add_argument(
+        "--speed", action="store_true", help="where does the time go? docs/speed.md"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the findings to this file, too")
     ignore = {"action": "append", "default": [], "metavar": "KEY"}
     parser.add_argument("--ignore", **ignore, help="leave this finding out: it is meant")

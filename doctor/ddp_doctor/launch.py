@@ -1,5 +1,6 @@
 """Runs the command with the watchers in its Python processes, and ends what it has started."""
 
+import functools
 import json
 import os
 import shutil
@@ -27,13 +28,21 @@ class Run:
     processes: list = field(default_factory=list)  # [(events, now), ...]
 
 
-def observe(command, patience, limit, cwd=None) -> Run:
-    """Run the command with the watchers until it ends, hangs or takes longer than the limit."""
+def observe(command, patience, limit, cwd=None, watcher="watch", more=(), fence=None) -> Run:
+    """Run the command with the watchers until it ends, hangs or takes longer than the limit.
+
+    more: environment variables. fence: called in the child, with the folder for its events.
+    """
     folder = tempfile.mkdtemp(prefix="ddp-doctor-")
     try:
         path = os.pathsep.join(filter(None, [START, os.environ.get("PYTHONPATH")]))
         env = {**os.environ, "PYTHONPATH": path, "DDP_DOCTOR_FOLDER": folder}
-        run = wait(subprocess.Popen(command, env=env, cwd=cwd), folder, patience, limit)
+        env |= {"DDP_DOCTOR_WATCHER": watcher, **dict(more)}
+        begin = fence and functools.partial(fence, folder)
+        silent = subprocess.DEVNULL if fence else None
+        streams = {"stdout": silent, "stderr": silent, "preexec_fn": begin}
+        child = subprocess.Popen(command, env=env, cwd=cwd, **streams)
+        run = wait(child, folder, patience, limit)
         run.processes = read(folder, run.nows)
         return run
     finally:

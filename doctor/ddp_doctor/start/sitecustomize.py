@@ -11,6 +11,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
+WATCHER = os.environ.get("DDP_DOCTOR_WATCHER", "watch")
 
 
 def load(name, path, folders=None):
@@ -35,13 +36,16 @@ def watched(run):
         run(module)
         try:
             load("ddp_doctor", os.path.join(PACKAGE, "__init__.py"), [PACKAGE])
-            importlib.import_module("ddp_doctor.watch").install()
+            importlib.import_module(f"ddp_doctor.{WATCHER}").install()
         except Exception as error:
             print("ddp-doctor: nothing can be watched here:", repr(error), file=sys.stderr)
 
     return exec_module
 
 
+if "DDP_DOCTOR_COPY" in os.environ:
+    load("ddp_doctor", os.path.join(PACKAGE, "__init__.py"), [PACKAGE])
+    importlib.import_module("ddp_doctor.twin").redirect()
 sys.path[:] = [path for path in sys.path if path != HERE]
 sys.meta_path.insert(0, Finder())
 own = importlib.machinery.PathFinder.find_spec("sitecustomize")

@@ -1,0 +1,174 @@
+"""ddp-doctor --speed COMMAND: where does the time of a step go, and what would more ranks bring?
+
+The command runs as it is. Then its twin runs in a copy of the folder: see twin.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from contextlib import suppress
+from functools import partial
+from math import log
+from pathlib import Path
+from statistics import median, quantiles
+
+from . import launch, twin
+from .judge_speed import PHASES, Measured, findings
+
+FILES = 20_000  # of the folder, at most, for a twin
+FEWEST = 10  # regular steps
+SPREAD = 0.15  # of the efficiency: rounds that differ by more say nothing
+
+
+def main(args):
+    """Measure the command of the arguments -> the exit code: 2 if it failed or was too short."""
+    with tempfile.TemporaryDirectory(prefix="ddp-doctor-twin-") as folder:
+        folder = os.path.realpath(folder)
+        linked = link_files(os.path.join(folder, "copy"))  # now: the script may add files
+        begun = time.perf_counter()
+        run = Measured(launch.observe(args.command, 1e9, args.limit, watcher="watch_speed"))
+        run.seconds = time.perf_counter() - begun
+        if run.run.end == "interrupt" or len(run.common) < FEWEST:
+            seen = f"{len(run.ranks)} rank(s), {len(run.common)} regular steps of all of them"
+            print(f"ddp-doctor: too little to measure: {seen}", file=sys.stderr)
+            return 2
+        if len(run.ranks) > 1 and linked and sys.platform == "linux":
+            run_twin(args, run, folder)
+    facts = as_json(run, begun)
+    show(run, facts)
+    if args.json:
+        Path(args.json).write_text(json.dumps(facts, indent=1) + "\n")
+    return 2 if run.run.code or run.run.end else 0
+
+
+def link_files(copy):
+    """Make the twin's copy of this folder, of links to its files -> are they few enough?"""
+    places = list(os.walk("."))  # before the copy is made: it may be in this folder
+    if sum(len(files) for _, _, files in places) > FILES:
+        return False
+    for place, folders, files in places:
+        os.makedirs(os.path.join(copy, place))
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in files + links:
+            name = os.path.join(place, name)
+            os.symlink(os.path.realpath(name), os.path.join(copy, name))
+    return True
+
+
+def run_twin(args, run, folder):
+    """The same command in the copy: run.kinds gets the times of its blocks."""
+    share = max(1, run.cores // len(run.ranks))
+    run.fewer = share if run.zero.end.get("threads", 1) > share else 0
+    kinds = 4 if run.fewer else 3
+    size = max(3, min(10, (len(run.zero.steps) - twin.WARM) // (twin.ROUNDS * kinds)))
+    env = {"TWIN": size, "THREADS": run.fewer, "COPY": folder}
+    env = {f"DDP_DOCTOR_{name}": str(value) for name, value in env.items()}
+    env |= {"TMPDIR": folder, "WANDB_MODE": "disabled"}
+    copy, fence = os.path.join(folder, "copy"), partial(twin.fence, folder, "/dev")
+    limit = min(args.limit, 60 + 6 * run.seconds)
+    with suppress(subprocess.SubprocessError):  # no Landlock: no twin
+        other = launch.observe(args.command, 1e9, limit, copy, "watch_speed", env, fence)
+        run.kinds = Measured(other).rounds(size)
+
+
+def split(run):
+    """The step of the twin -> ({part: seconds}, shares of the rounds); {}: nothing is known."""
+    kinds = run.kinds
+    if not {"with", "without", "alone"} <= set(kinds):
+        return {}, []
+    pairs = zip(kinds["alone"], kinds["with"])
+    shares = sorted(alone / whole for (alone, _), (whole, _) in pairs)
+    low, _, high = quantiles(shares, n=4) if len(shares) > 3 else (0, 0, 1)
+    if high - low > SPREAD:
+        return {}, shares
+    alone, whole = (median(middle for middle, _ in kinds[kind]) for kind in ("alone", "with"))
+    shared, bound = (median(times) for times in zip(*kinds["without"]))
+    parts = {"one rank alone": alone, "shared cores and memory": shared - alone}
+    return parts | {"imbalance": bound - shared, "communication": whole - bound}, shares
+
+
+def predict(run, parts, more):
+    """Seconds of a step of more ranks on this machine -> (low, high).
+
+    Low: communication is bandwidth. High: it is latency, and the slowest rank is slower, too.
+    """
+    count, (low, _, high) = len(run.ranks), quantiles((t for t, _ in run.kinds["with"]), n=4)
+    average, imbalance = (max(0.0, parts[name]) for name in ("communication", "imbalance"))
+    cpu = median(s.cpu for row in run.rows for s in row)
+    turns = cpu * (max(1, more / run.cores) - max(1, count / run.cores))
+    low += average * ((1 - 1 / more) / (1 - 1 / count) - 1)
+    high += average * ((more - 1) / (count - 1) - 1) + imbalance * (log(more) / log(count) - 1)
+    return low + turns, high + turns
+
+
+def as_json(run, begun):
+    """All that was measured, in milliseconds and, of the command, seconds."""
+    table, steps = {}, run.zero.steps
+    for rank in run.ranks:
+        row = {p: run.typical(rank, lambda s, p=p: s.phases[p]) for p in PHASES}
+        row["step"] = run.typical(rank, lambda s: s.time)
+        row["no core"] = run.typical(rank, lambda s: s.waits.total())
+        table[rank.number] = {name: round(1000 * value, 2) for name, value in row.items()}
+    spent = {"start-up": steps[1].begin + steps[1].phases["start-up"] - begun}
+    spent |= {p: sum(s.phases[p] for s in steps.values()) for p in ("evaluation", "saving")}
+    spent["training"] = sum(s.time for s in steps.values()) - spent["saving"]
+    parts, shares = split(run)
+    more = 2 * len(run.ranks)
+    names = ("ms", "key", "at", "seen")
+    return {
+        "command": {"seconds": run.seconds, "code": run.run.code, "end": run.run.end, **spent},
+        "steps": {"all": len(steps) - 1, "regular": len(run.common), "ms": 1000 * run.step},
+        "gpu": bool(run.wrap and run.wrap["gpu"]),
+        "ranks": table,
+        "twin": {name: round(1000 * value, 2) for name, value in parts.items()},
+        "efficiencies": shares,
+        "predicted": {more: [1000 * t for t in predict(run, parts, more)]} if parts else {},
+        "findings": [dict(zip(names, (1000 * one[0], *one[1:]))) for one in findings(run)],
+    }
+
+
+def show(run, facts):
+    """Print what as_json returned."""
+    command, steps, ranks = facts["command"], facts["steps"], facts["ranks"]
+    names = ("start-up", "training", "evaluation", "saving")
+    spent = ", ".join(f"{name} {command[name]:.1f}" for name in names)
+    ended = "took" if run.run.code == 0 else f"failed ({run.run.end or run.run.code}) after"
+    print(f"\nThe command {ended} {command['seconds']:.1f} s: {spent}.")
+    print(f"Medians of the {steps['regular']} regular steps of {steps['all']}:\n")
+    shown = [name for name in (*PHASES, "step", "no core") if any(r[name] for r in ranks.values())]
+    print("ms per step" + "".join(f"{name:>11}" for name in shown))
+    for number, row in ranks.items():
+        print(f"rank {number:<6}" + "".join(f"{row[name]:11.2f}" for name in shown))
+    if run.waits > 0.05 * run.step:
+        wrapped("Ranks waited for a processor (no core). The costs below leave that out.")
+    show_twin(facts)
+    for one in facts["findings"]:
+        share = one["ms"] / steps["ms"]
+        text = f"{one['ms']:.2f} ms of a step ({share:.0%}): {one['seen']}."
+        wrapped(f"[{one['key']}] {one['at']}: {text}")
+    if not facts["findings"]:
+        wrapped("Nothing was found that costs 1 ms and 2 % of a step.")
+
+
+def show_twin(facts):
+    parts, shares = facts["twin"], facts["efficiencies"]
+    if not parts:
+        spread = f", from {shares[0]:.0%} to {shares[-1]:.0%}" if shares else ""
+        why = f"its rounds ({len(shares)}{spread}) are too few, or disagree"
+        wrapped(f"Efficiency: unknown. The twin did not run or end well, or {why}.")
+        return
+    total, alone = sum(parts.values()), parts["one rank alone"]
+    sums = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
+    wrapped(f"Efficiency {alone / total:.0%}. The twin's step in ms: {sums} = {total:.2f}.")
+    for more, (low, high) in facts["predicted"].items():
+        wrapped(f"Predicted for {more} ranks on this machine: {low:.1f} to {high:.1f} ms per step. "
+                "Assumed: the same work per rank, a ring, no more memory traffic, and ranks that "
+                "take turns where cores are too few.")  # fmt: skip
+
+
+def wrapped(text):
+    print("\n" + textwrap.fill(text, 100))

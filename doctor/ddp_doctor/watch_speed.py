@@ -1,0 +1,305 @@
+"""Where the time of each step goes, in each rank of a run with --speed.
+
+A step is a list of laps without gaps: the phase, its line, when it ended, and for how long the
+process had waited for a processor by then. A step ends with the first optimizer's step. Nothing is
+read from a GPU in a step: there a lap ends with an event, which is read after a hundred steps.
+"""
+
+import atexit
+import functools
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+from . import record, twin
+from .record import OUT, State, after, before, is_rank, is_script, place, quietly, site, write
+from .watch import COLLECTIVES, started_by_rank, watch
+
+EARLY = 5  # steps in which every gradient is noted
+NEW_STEP = {"passes": 0, "synced": 0, "moved": 0, "others": 0, "new": False}
+
+
+class Speed(State):
+    """What this rank is in, and the step that is being made."""
+
+    def reset(self):
+        self.stack = [("start-up", "?")]  # (phase, line), from the outside in
+        self.laps, self.steps, self.step, self.n = [], [], dict(NEW_STEP), 0
+        self.last = self.looked = time.perf_counter()
+        self.file, self.waited, self.cpu = None, 0.0, 0.0  # /proc's times of this thread
+        self.thread, self.stream, self.optimizer = threading.get_ident(), None, None
+        self.hooks, self.lasts, self.fired, self.passes = {}, set(), 0, 0
+        self.ready = self.latest = self.ddp = None  # when the last gradient came, and whose
+        self.syncs, self.hot = False, Counter()
+
+
+SPEED = Speed()
+
+
+def install():
+    """Called once torch has been imported."""
+    from torch.optim import optimizer
+
+    if started_by_rank():
+        return
+    also = "torch.distributed.distributed_c10d"
+    for name in COLLECTIVES:
+        around = functools.partial(around_collective, name)
+        quietly(watch, f"torch.distributed {name}", around, also)
+    quietly(watch, "torch.distributed init_process_group", around_init, also, every=True)
+    for target, around in WATCHED.items():
+        quietly(watch, target, around)
+    optimizer.register_optimizer_step_pre_hook(lambda *_: quietly(begin_optimizer))
+    optimizer.register_optimizer_step_post_hook(lambda own, *_: quietly(end_step, own))
+    atexit.register(goodbye)
+    os.register_at_fork(after_in_child=record.forked)
+
+
+# ---------------------------------------------------------------- laps
+
+
+def now():
+    """The time in seconds; on a GPU an event, which is read later."""
+    if SPEED.stream is None:
+        return time.perf_counter()
+    return SPEED.stream.record_event(SPEED.event(enable_timing=True))
+
+
+def seconds(moment):
+    if isinstance(moment, float):
+        return moment
+    moment.synchronize()
+    return SPEED.origin[0] + SPEED.origin[1].elapsed_time(moment) / 1000
+
+
+def lap(until=None):
+    """The time since the last lap belongs to what is on top of the stack."""
+    moment = until or now()
+    if SPEED.file and SPEED.stream is None and moment - SPEED.looked > 1e-3:  # it costs 17 us
+        SPEED.waited = int(os.pread(SPEED.file, 64, 0).split()[1]) / 1e9
+    SPEED.looked = moment
+    SPEED.laps.append([*SPEED.stack[-1], moment, SPEED.waited])
+
+
+@contextmanager
+def phase(name, at=None):
+    """What runs inside belongs to this phase, unless it is part of a collective."""
+    if threading.get_ident() != SPEED.thread or SPEED.stack[-1][0] == "collective":
+        yield
+        return
+    below = SPEED.stack[0][0] == "evaluation" and name in ("data", "forward", "search")
+    at = at or quietly(site)
+    lap()
+    SPEED.stack.append(("evaluation" if below else name, at))
+    try:
+        yield
+    finally:
+        lap()
+        SPEED.stack.pop()
+
+
+def region(name):
+    """What is below all phases: start-up, own (the script's loop), loss or evaluation."""
+    if SPEED.stack[0][0] != name and (SPEED.n or name != "evaluation"):
+        lap()
+        SPEED.stack[0] = (name, site())
+
+
+def look():
+    """A thread: in which line of the script is this rank, every 20 ms?"""
+    last = time.perf_counter()
+    while not OUT.ended:
+        time.sleep(0.02)
+        frame, name = sys._current_frames().get(SPEED.thread), SPEED.stack[-1][0]
+        last, since = time.perf_counter(), time.perf_counter() - last
+        while frame and not is_script(frame.f_code.co_filename):
+            frame = frame.f_back
+        if SPEED.n > 2 and frame:
+            SPEED.hot[f"{name} {place(frame)}"] += since
+
+
+def timed(name, note=lambda *_: None):
+    """Around a function: which phase is it?"""
+
+    def around(original, *args, **kwargs):
+        quietly(note, *args)
+        with phase(name):
+            return original(*args, **kwargs)
+
+    return around
+
+
+# ---------------------------------------------------------------- what is watched
+
+
+def around_init(original, *args, **kwargs):
+    from multiprocessing import util
+
+    from torch import distributed as dist
+
+    OUT.forked, SPEED.thread = False, threading.get_ident()
+    result = original(*args, **kwargs)
+    if os.path.exists("/proc/thread-self/schedstat"):
+        SPEED.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    quietly(write, "init", rank=dist.get_rank(), world=dist.get_world_size(), at=site())
+    util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
+    threading.Thread(target=look, daemon=True).start()
+    return result
+
+
+def note_ddp(_, ddp, *args, **kwargs):
+    import torch
+
+    reduced = [p for p in ddp.module.parameters() if p.requires_grad]
+    if reduced[0].is_cuda and SPEED.stream is None:
+        SPEED.stream, SPEED.event = torch.cuda.current_stream(), torch.cuda.Event
+        SPEED.origin = time.perf_counter(), now()
+    SPEED.hooks |= {id(p): p.register_post_accumulate_grad_hook(note_gradient) for p in reduced}
+    SPEED.ddp, size = ddp, sum(p.numel() * p.element_size() for p in reduced)
+    unused = ddp.find_unused_parameters
+    gpu = SPEED.stream is not None
+    write("wrap", at=site(), bytes=size, find_unused=unused, count=len(reduced), gpu=gpu)
+
+
+def note_gradient(parameter):
+    """DDP's hook comes next: after the last gradient backward() only waits for other ranks."""
+    SPEED.ready, SPEED.latest = now(), id(parameter)
+    SPEED.fired += SPEED.n < EARLY
+
+
+def around_backward(original, tensors, *args, **kwargs):
+    region("own")
+    SPEED.ready, syncs, SPEED.syncs = None, SPEED.syncs, False
+    SPEED.step["passes"] += 1
+    SPEED.step["synced"] += syncs
+    SPEED.passes += SPEED.n < EARLY
+    with phase("backward"):
+        result = original(tensors, *args, **kwargs)
+        if SPEED.ready is not None and syncs:
+            lap(SPEED.ready)
+            SPEED.stack[-1] = ("exposed", SPEED.stack[-1][1])
+            SPEED.lasts.add(SPEED.latest)
+    for key in SPEED.hooks.keys() - SPEED.lasts if SPEED.n == EARLY else ():  # never the last
+        SPEED.hooks.pop(key).remove()
+    return result
+
+
+def around_forward(original, ddp, *args, **kwargs):
+    import torch
+
+    quietly(region, "own" if torch.is_grad_enabled() else "evaluation")
+    if not torch.is_grad_enabled():
+        return original(ddp, *args, **kwargs)
+    with phase("forward"), twin.muted(ddp):
+        SPEED.syncs = ddp.require_backward_grad_sync
+        result = original(ddp, *args, **kwargs)
+    quietly(region, "loss")  # until backward()
+    return result
+
+
+def around_next(original, *args):
+    import torch
+
+    quietly(region, SPEED.stack[0][0] if torch.is_grad_enabled() else "evaluation")
+    with phase("data"):
+        batch = original(*args)
+    if SPEED.ddp is None and torch.is_grad_enabled():  # the model is not seen
+        quietly(region, "loss")
+    return batch
+
+
+def around_collective(name, original, *args, **kwargs):
+    import torch
+
+    if SPEED.stack[-1][0] in ("collective", "pause"):  # a part of another call, or the twin's
+        return original(*args, **kwargs)
+    at, in_step = quietly(site), SPEED.step["passes"] > 0 and SPEED.stack[0][0] != "evaluation"
+    if in_step:
+        tensors = [v for v in [*args, *kwargs.values()] if torch.is_tensor(v)]
+        SPEED.step["moved"] += sum(t.numel() * t.element_size() for t in tensors)
+    if twin.left_out(name, at, SPEED.n, in_step and not kwargs.get("async_op")):
+        return None
+    with phase("collective", f"{name} {at}"):
+        return original(*args, **kwargs)
+
+
+def begin_optimizer():
+    if is_rank():
+        lap()
+        SPEED.stack.append(("optimizer", site()))
+
+
+def end_step(optimizer):
+    if not is_rank():
+        return
+    lap()
+    SPEED.stack.pop()
+    if SPEED.optimizer is None and SPEED.step["passes"]:
+        SPEED.optimizer = id(optimizer)
+    if id(optimizer) != SPEED.optimizer or not SPEED.step["passes"]:
+        SPEED.step["others"] += 1  # a GAN's second optimizer
+        return
+    SPEED.n += 1
+    close_step()
+    if twin.TWIN.size:
+        with phase("pause"):
+            quietly(twin.between, SPEED.n, flush)
+    if len(SPEED.steps) >= 100:
+        flush()
+
+
+def close_step():
+    cpu = time.process_time()
+    step = {"n": SPEED.n, "begin": SPEED.last, "laps": SPEED.laps, "kind": twin.TWIN.kind}
+    SPEED.steps.append({**step, **SPEED.step, "cpu": cpu - SPEED.cpu})
+    SPEED.last, SPEED.laps, SPEED.step, SPEED.cpu = SPEED.laps[-1][2], [], dict(NEW_STEP), cpu
+
+
+def flush():
+    """Write down the steps so far. On a GPU, wait until it has come to their end."""
+    for step in SPEED.steps:
+        step["begin"] = seconds(step["begin"])
+        step["laps"] = [[*one[:2], seconds(one[2]), one[3]] for one in step["laps"]]
+    write("laps", steps=SPEED.steps)
+    SPEED.steps = []
+
+
+def goodbye(group=None):
+    """When the group or the process ends: what follows the last step, and what was held back."""
+    import torch
+
+    if OUT.file is None or OUT.forked or OUT.ended or group is not None:
+        return
+    OUT.ended = True
+    quietly(twin.end_turn)
+    lap()
+    SPEED.n, SPEED.step["new"] = SPEED.n + 1, True
+    quietly(close_step)
+    quietly(flush)
+    every = SPEED.passes and SPEED.fired / SPEED.passes  # gradients per pass
+    quietly(write, "end", hot=SPEED.hot, threads=torch.get_num_threads(), gradients=every)
+    SPEED.ddp = None  # gloo's threads end with it
+
+
+def around_save(original, obj, f, *args, **kwargs):
+    with phase("saving"):
+        return original(obj, twin.inside(f), *args, **kwargs)
+
+
+DDP, LOADER = "torch.nn.parallel:DistributedDataParallel", "torch.utils.data:DataLoader"
+WATCHED = {
+    f"{DDP} _ddp_init_helper": after(note_ddp),
+    f"{DDP} forward": around_forward,
+    f"{DDP} _post_forward": timed("search"),
+    "torch.autograd backward": around_backward,
+    "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
+    f"{LOADER} __iter__": timed("data", lambda *_: SPEED.step.update(new=True)),
+    "torch.nn:Module train": before(lambda _, mode=True: mode and SPEED.n and region("own")),
+    "torch.nn:Module eval": before(lambda _: region("evaluation")),
+    "torch.distributed:Work wait": functools.partial(around_collective, "wait"),
+    "torch.distributed destroy_process_group": before(goodbye),
+    "torch save": around_save,
+}

@@ -1,0 +1,216 @@
+"""--speed: what it names and what not, a twin that changes nothing, weights that stay equal."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import LINUX, ROOT
+
+sys.path[:0] = [str(ROOT / "doctor")]
+from ddp_doctor import judge_speed, speed  # noqa: E402
+from ddp_doctor.launch import Run  # noqa: E402
+
+SCRIPT = ROOT / "tests/speed/one_cost.py"
+LAPS = {"data": 1, "forward": 30, "backward": 50, "exposed": 2, "optimizer": 3, "own": 1}
+WRAP = {"kind": "wrap", "bytes": 10**7, "find_unused": False, "count": 4, "at": "t.py:9"}
+
+
+def measured(ranks, wrap=WRAP, tenth=None, kinds="with", **step):
+    """A run of 40 steps.
+
+    ranks: for each the milliseconds of a phase, or of (phase, line), and of those without a
+    processor. tenth: the same, more, in each tenth step. kinds: of blocks of 4 steps after 8.
+    """
+    processes, kinds = [], kinds.split()
+    for number, laps in enumerate(ranks):
+        made, now, waited = [], 0.0, 0.0
+        for n in range(1, 41):
+            kind = kinds[max(0, n - 9) // 4 % len(kinds)]
+            one = {"n": n, "begin": now, "laps": [], "kind": kind, "cpu": 0.05, "new": False}
+            more = tenth[number] if tenth and n % 10 == 0 else {}
+            for place, value in (LAPS | laps.get(kind, laps) | more).items():
+                phase, at = place if isinstance(place, tuple) else (place, f"t.py:{len(place)}")
+                milliseconds, delay = value if isinstance(value, tuple) else (value, 0)
+                now, waited = now + milliseconds / 1000, waited + delay / 1000
+                one["laps"].append([phase, at, now, waited])
+            made.append({**one, "passes": 1, "synced": 1, "moved": 0, "others": 0, **step})
+        hot = {f"{name} t.py:{len(name)}": laps.get(name, 1) for name in (*LAPS, "evaluation")}
+        events = [{"kind": "init", "rank": number, "at": "t.py:1"}, {"kind": "laps", "steps": made}]
+        events += [wrap, {"kind": "end", "hot": hot, "threads": 8, "gradients": 4}]
+        processes.append(([event for event in events if event], {}))
+    return judge_speed.Measured(Run(0, processes=processes))
+
+
+CASES = {  # key -> the ranks' laps, line, milliseconds, and what else is unusual
+    "slow-data": ([{"data": 40}] * 2, 4, 40, {}),
+    "straggler": ([{"exposed": 32}, {"forward": 60}], 7, 30, {}),
+    "exposed": ([{"exposed": 60}] * 2, 7, 60, {}),
+    "small-batch": ([{"exposed": 60}] * 2, 7, 60, {"wrap": {**WRAP, "bytes": 5000}}),
+    "own-code": ([{"own": 25}] * 2, 3, 25, {}),
+    "saving-share": ([{"saving": 25}] * 2, 6, 25, {}),
+    "own-collectives-per-step": ([{("collective", "barrier t.py:70"): 5}] * 2, 70, 5, {}),
+    "averaged-twice": (
+        [{("collective", "all_reduce t.py:70"): 5}] * 2, 70, 5, {"moved": 10**7}),
+    "each-pass-synced": (
+        [{("exposed", "t.py:7"): 9, ("exposed", "t.py:8"): 9}] * 2, 7, 11,
+        {"synced": 3, "passes": 3}),
+    "unused-search": ([{"search": 6}] * 2, 9, 6, {"wrap": {**WRAP, "find_unused": True}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_a_cost_is_named_with_its_line(key):
+    ranks, line, milliseconds, more = CASES[key]
+    ((cost, found, at, text),) = judge_speed.findings(measured(ranks, **more))
+    assert (found, at) == (key, f"t.py:{line}"), text
+    assert 1000 * cost == pytest.approx(milliseconds, abs=0.1)
+
+
+def test_what_is_usual_is_not_named():
+    assert not judge_speed.findings(measured([{}, {"forward": 31}]))
+    assert not judge_speed.findings(measured([{name: 0.01 * LAPS[name] for name in LAPS}] * 2))
+    assert not judge_speed.findings(measured([{}], wrap=None))
+
+
+def test_time_without_a_processor_is_nobodys_cost():
+    run = measured([{}, {"forward": (70, 40)}])
+    assert not judge_speed.findings(run)
+    assert run.ranks[1].steps[9].waits["forward"] == pytest.approx(0.04)
+
+
+def test_rank_0_that_works_alone_between_steps_is_named():
+    waits = {("collective", "barrier t.py:70"): 800}
+    run = measured([{}, {}], tenth=[{"evaluation": 800}, {"evaluation": 1} | waits])
+    ((cost, key, at, text),) = judge_speed.findings(run)
+    assert (key, at) == ("rank-0-works-alone", "t.py:10") and "wait 3.2 s" in text
+    run = measured([{}, {}], tenth=[{"evaluation": 800}] * 2)
+    ((cost, key, at, text),) = judge_speed.findings(run)
+    assert (key, at) == ("evaluation-share", "t.py:10") and cost == pytest.approx(0.08, abs=0.01)
+
+
+def test_the_parts_of_the_twin_add_up_or_are_unknown():
+    kinds = "with without alone"
+    blocks = [{"with": {"exposed": 12}, "without": {"exposed": 0}, "alone": {"exposed": 0}}] * 2
+    blocks[1] = blocks[1] | {"without": {"exposed": 0, "forward": 36}}
+    run = measured(blocks, kinds=kinds)
+    run.kinds = run.rounds(4)
+    assert speed.split(run)[0] == {}, "8 blocks: fewer than four rounds"
+    run.kinds = {kind: times * 3 for kind, times in run.kinds.items()}
+    parts, shares = speed.split(run)
+    milliseconds = [round(1000 * seconds, 6) for seconds in parts.values()]
+    assert milliseconds == [85, 3, 3, 6] and shares == [pytest.approx(85 / 97)] * 6
+    run.cores = 2
+    low, high = speed.predict(run, parts, 4)
+    assert 1000 * low == pytest.approx(97 + 6 * 0.5 + 50)
+    assert 1000 * high == pytest.approx(97 + 6 * 2 + 3 + 50)
+    run.kinds["with"][:4] = [(0.2, 0.2)] * 4
+    assert speed.split(run)[0] == {}, "the rounds disagree"
+
+
+OUTSIDE = """
+import os, pathlib, subprocess, sys
+sys.path[:0] = [DOCTOR]
+from ddp_doctor import twin
+twin.fence(os.environ["DDP_DOCTOR_COPY"], "/dev")
+twin.redirect()
+for name in sys.argv[1:]:
+    with open(name, "w") as file:
+        file.write("twin")
+    assert open(name).read() == "twin" == pathlib.Path(name).read_text()
+    pathlib.Path(name + ".new").write_text("twin")
+    os.replace(name + ".new", name)
+    os.chmod(name, 0o600)
+    os.remove(name)
+    assert open(name).read() == "kept"
+    subprocess.run(f"echo twin > {name}; rm -f {name}", shell=True)
+    os.makedirs(name + ".folder/more", exist_ok=True)
+    open(name + ".folder/more/file", "a").close()
+"""
+
+
+@LINUX
+def test_a_twin_cannot_write_outside_of_its_copy(tmp_path):
+    before = {}
+    for name in ("absolute", "linked"):
+        file = tmp_path / name
+        file.write_text("kept")
+        os.utime(file, (10**9, 10**9))
+        before[file] = file.stat()[:9]
+    copy = tmp_path / "twin"
+    (copy / "copy").mkdir(parents=True)
+    (copy / "copy/link").symlink_to(tmp_path / "linked")
+    code = OUTSIDE.replace("DOCTOR", repr(str(ROOT / "doctor")), 1)
+    env = os.environ | {"DDP_DOCTOR_COPY": str(copy), "DDP_DOCTOR_FOLDER": str(copy)}
+    command = [sys.executable, "-c", code, str(tmp_path / "absolute"), "link"]
+    subprocess.run(command, cwd=copy / "copy", env=env, check=True, timeout=60)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["absolute", "linked", "twin"]
+    for file, stat in before.items():  # mode, size and the time of the last change, among others
+        assert file.stat()[:7] == stat[:7] and file.stat().st_mtime == 10**9
+        assert file.read_text() == "kept"
+
+
+# ---------------------------------------------------------------- real runs
+
+
+@pytest.fixture
+def measure(reader, tmp_path):
+    """Runs a command with --speed in an empty folder -> what it printed, what it measured."""
+
+    def run(command, before="", **env):
+        out = tmp_path / "speed.json"
+        out.unlink(missing_ok=True)
+        (tmp_path / "tmp").mkdir(exist_ok=True)
+        env |= {"TMPDIR": str(tmp_path / "tmp")}
+        line = f"{before} python {ROOT}/doctor --speed --json {out} {command}"
+        result = reader.run(line, timeout=280, **env)
+        assert not list((tmp_path / "tmp").glob("ddp-doctor*")), "a file is left"
+        return result, json.loads(out.read_text()) if out.exists() else None
+
+    return run
+
+
+def test_a_command_without_ranks_is_refused_in_one_line(measure):
+    for command in ("python -c pass", "no-such-command"):
+        result, said = measure(command)
+        assert result.code == 2 and said is None and result.err.count("\n") == 1, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "key", ("slow-data", "straggler", "own-code", "saving-share", "rank-0-works-alone")
+)
+def test_an_injected_cost_is_named(measure, key):
+    result, said = measure(f"torchrun --standalone --nproc-per-node 2 {SCRIPT} {key}")
+    lines = SCRIPT.read_text().splitlines()
+    (line,) = (n for n, text in enumerate(lines, 1) if text.endswith(f"# {key}"))
+    assert result.code == 0 and said["findings"], result
+    assert said["findings"][0]["key"] == key, result
+    assert said["findings"][0]["at"].endswith(f"one_cost.py:{line}"), result
+    assert said["steps"]["all"] == 60 and f"[{key}] " in result.out
+
+
+@pytest.mark.slow
+def test_weights_are_equal_and_files_are_those_of_the_first_run(measure, reader):
+    import torch
+
+    command = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} none {{}}"
+    reader.run(command.format(reader.folder / "alone.pt"))
+    path = reader.folder / "watched.pt"
+    result, said = measure(command.format(path))
+    assert result.code == 0 and said["efficiencies"], result
+    for file in (path, path.with_suffix(".pt.txt"), path.with_suffix(".pt.shell")):
+        assert b"the first run" in file.read_bytes() and b"twin" not in file.read_bytes()
+    left, right = (torch.load(reader.folder / f"{name}.pt")["weights"] for name in
+                   ("alone", "watched"))  # fmt: skip
+    assert all(torch.equal(left[name], right[name]) for name in left | right)
+
+
+@pytest.mark.slow
+def test_on_simulated_gpus_the_laps_are_events(measure):
+    before = f"python {ROOT}/tests/simulated_gpu.py 2"
+    command = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} own-code"
+    result, said = measure(command, before)
+    assert result.code == 0 and said["findings"][0]["key"] == "own-code", result
+    assert said["gpu"] and said["ranks"]["0"]["forward"] > 15, result
