@@ -3,7 +3,9 @@
 import ast
 import importlib
 import json
+import os
 import re
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import torch
 import torch.distributed as dist
 from conftest import ROOT, STAGES, TEST_IMAGES, draw_digits, record_of
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from benchmarks.common import on_ranks
 
 stage1, stage3 = (importlib.import_module(f"{stage}.train") for stage in (STAGES[0], STAGES[2]))
 EPOCH_LINE = re.compile(
@@ -119,6 +123,31 @@ def test_stages_train_the_same_weights(trained, stages):
     histories = [record_of(trained(stage)[0])["history"] for stage in stages]
     results = [[(epoch["loss"], epoch["test"]) for epoch in history] for history in histories]
     assert results == [results[0]] * len(results)
+
+
+def buffers_that_are_evaluated(data, folder):
+    """On a rank: train with stages 3 to 5 -> of each BatchNorm's buffers that it evaluates."""
+    found = []
+    os.chdir(folder)
+    sys.argv = f"train.py -e 1 -b 60 --device cpu --data {data}".split()
+    for stage in STAGES[2:]:
+        module = importlib.import_module(f"{stage}.train")
+        parser = module.base_parser()
+        parser.set_defaults(amp="off", sync_batchnorm=False, snapshot=None)
+        count = module.evaluate
+
+        def evaluate(model, *more, count=count):
+            found.append(torch.cat([b.double().flatten() for b in model.buffers()]))
+            return count(model, *more)
+
+        module.evaluate = evaluate
+        module.train(module.parse(parser), torch.device("cpu"))
+    return found
+
+
+def test_all_ranks_evaluate_the_model_that_rank_0_saves(little_data, tmp_path):
+    one, two = on_ranks(2, buffers_that_are_evaluated, str(little_data), str(tmp_path))
+    assert len(one) == 3 and all(torch.equal(a, b) for a, b in zip(one, two))
 
 
 def test_the_mean_loss_is_that_of_all_ranks(trained):
