@@ -38,7 +38,7 @@ SEARCHES = {  # a page that has to be among the first three: what readers type
     "docs/fsdp": "fsdp vs ddp",
     "docs/glossary": "rank 是什么",
     "docs/gradient_accumulation": "gradient accumulation, 梯度累积",
-    "docs/memory": "显存不足",
+    "docs/memory": "cuda oom, 显存不足",
     "docs/questions": "ports firewall",
     "docs/reading_timings": "ddp slower than single gpu, no speedup, not faster with 2 gpus, "
     "gpu utilization low, 训练变慢",
@@ -54,7 +54,7 @@ SEARCHES = {  # a page that has to be among the first three: what readers type
     "docs/messages": "端口被占用",
 }
 ENTRIES = (  # the same for an entry of docs/messages
-    "nccl timeout, accuracy lower with 2 gpus, SyncBatchNorm, module. prefix, cuda oom, "
+    "nccl timeout, accuracy lower with 2 gpus, SyncBatchNorm, module. prefix, "
     "address already in use, exit code 1 traceback torchrun, connection refused"
 )
 

@@ -36,7 +36,7 @@ def measured(ranks, wrap=WRAP, tenth=None, kinds="with", **step):
                 now, waited = now + milliseconds / 1000, waited + delay / 1000
                 one["laps"].append([phase, at, now, waited])
             made.append({**one, "passes": 1, "synced": 1, "moved": 0, "others": 0, **step})
-        hot = {f"{name} t.py:{len(name)}": 1.0 for name in (*LAPS, "evaluation", "saving")}
+        hot = {f"{name} t.py:{len(name)}": laps.get(name, 1) for name in (*LAPS, "evaluation")}
         events = [{"kind": "init", "rank": number, "at": "t.py:1"}, {"kind": "laps", "steps": made}]
         events += [wrap, {"kind": "end", "hot": hot, "threads": 8, "gradients": 4}]
         processes.append(([event for event in events if event], {}))

@@ -10,6 +10,7 @@ from statistics import mean, median
 from . import twin
 
 PHASES = "data forward backward exposed optimizer collective saving own".split()
+FORWARD = {"search": "forward", "loss": "forward"}  # parts of it
 WORK = [p for p in PHASES if p not in ("exposed", "collective")]  # the rest waits for other ranks
 FEW = 2**20  # bytes of gradients: an all-reduce of fewer costs latency, mostly
 LEAST = 0.001, 0.02  # seconds, and share of a step: what costs less is not named
@@ -26,7 +27,7 @@ class Step:
             cost = end - begin - (delay - waited)
             self.places[phase, at] += cost
             averages += [cost] if phase == "exposed" else []
-            phase = "forward" if phase == "search" else phase
+            phase = FORWARD.get(phase, phase)
             self.phases[phase] += end - begin
             self.waits[phase] += delay - waited
             begin, waited = end, delay
@@ -47,11 +48,16 @@ class Rank:
             waited = one.waited
         self.number, self.end = self.events["init"]["rank"], self.events.get("end", {})
 
-    def hot(self, phase):
-        """The line of the script in which most of a phase was spent, and its share."""
-        own = {k: v for k, v in self.end.get("hot", {}).items() if k.split()[0] == phase}
-        line = max(own, key=own.get, default="? ?")
-        return line.split(" ", 1)[1], own.get(line, 0) / (sum(own.values()) or 1)
+    def hot(self, *phases, others=()):
+        """The line in which this rank was most of a phase, or longer than others; and its share."""
+        lines = Counter()
+        for key, seconds in self.end.get("hot", {}).items():
+            phase, at = key.split(" ", 1)
+            if FORWARD.get(phase, phase) in phases:
+                rest = [rank.end.get("hot", {}).get(key, 0) for rank in others]
+                lines[at] += seconds - (median(rest) if rest else 0)
+        line = max(lines, key=lines.get, default="?")
+        return line, lines[line] / (lines.total() or 1)
 
     def place(self, phase):
         """The line that begins a phase."""
@@ -72,7 +78,8 @@ class Measured:
         self.common = sorted(set.intersection(*every)) if every else []
         self.rows = [[rank.steps[n] for rank in self.ranks] for n in self.common]
         self.run, self.kinds, self.fewer = run, {}, 0
-        self.cores = len(os.sched_getaffinity(0))
+        cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))  # not on a Mac
+        self.cores = len(cores(0))
         if self.rows:
             self.zero = self.ranks[0]
             self.wrap = self.zero.events.get("wrap")
@@ -120,9 +127,9 @@ def straggler(run):
         cost, phase = sum(more.values()), max(more, key=more.get)
         often = mean(one.work > max(s.work for s in rest) for one, rest in rows)
         if often > 0.7 and min(cost, more[phase]) > 0.05 * run.step:
-            at, share = rank.hot(phase)
+            at, _ = rank.hot(*WORK, others=[r for r in run.ranks if r is not rank])
             text = f"rank {rank.number} works longer in {often:.0%} of the steps, mostly in {phase}"
-            yield cost, "straggler", at, f"{text}; {share:.0%} of that phase is in this line"
+            yield cost, "straggler", at, text
 
 
 def communication(run):

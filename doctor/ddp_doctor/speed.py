@@ -36,7 +36,7 @@ def main(args):
             seen = f"{len(run.ranks)} rank(s), {len(run.common)} regular steps of all of them"
             print(f"ddp-doctor: too little to measure: {seen}", file=sys.stderr)
             return 2
-        if len(run.ranks) > 1 and linked:
+        if len(run.ranks) > 1 and linked and sys.platform == "linux":
             run_twin(args, run, folder)
     facts = as_json(run, begun)
     show(run, facts)

@@ -102,8 +102,8 @@ def phase(name, at=None):
 
 
 def region(name):
-    """What is below all phases: start-up, own (the script's loop) or evaluation."""
-    if SPEED.stack[0][0] != name and (SPEED.n or name == "own"):
+    """What is below all phases: start-up, own (the script's loop), loss or evaluation."""
+    if SPEED.stack[0][0] != name and (SPEED.n or name != "evaluation"):
         lap()
         SPEED.stack[0] = (name, site())
 
@@ -195,14 +195,20 @@ def around_forward(original, ddp, *args, **kwargs):
         return original(ddp, *args, **kwargs)
     with phase("forward"), twin.muted(ddp):
         SPEED.syncs = ddp.require_backward_grad_sync
-        return original(ddp, *args, **kwargs)
+        result = original(ddp, *args, **kwargs)
+    quietly(region, "loss")  # until backward()
+    return result
 
 
-def note_next(*_):
+def around_next(original, *args):
     import torch
 
-    if not torch.is_grad_enabled():
-        region("evaluation")
+    quietly(region, SPEED.stack[0][0] if torch.is_grad_enabled() else "evaluation")
+    with phase("data"):
+        batch = original(*args)
+    if SPEED.ddp is None and torch.is_grad_enabled():  # the model is not seen
+        quietly(region, "loss")
+    return batch
 
 
 def around_collective(name, original, *args, **kwargs):
@@ -210,7 +216,7 @@ def around_collective(name, original, *args, **kwargs):
 
     if SPEED.stack[-1][0] in ("collective", "pause"):  # a part of another call, or the twin's
         return original(*args, **kwargs)
-    at, in_step = quietly(site), SPEED.step["passes"] > 0 and SPEED.stack[0][0] == "own"
+    at, in_step = quietly(site), SPEED.step["passes"] > 0 and SPEED.stack[0][0] != "evaluation"
     if in_step:
         tensors = [v for v in [*args, *kwargs.values()] if torch.is_tensor(v)]
         SPEED.step["moved"] += sum(t.numel() * t.element_size() for t in tensors)
@@ -289,7 +295,7 @@ WATCHED = {
     f"{DDP} forward": around_forward,
     f"{DDP} _post_forward": timed("search"),
     "torch.autograd backward": around_backward,
-    "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": timed("data", note_next),
+    "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
     f"{LOADER} __iter__": timed("data", lambda *_: SPEED.step.update(new=True)),
     "torch.nn:Module train": before(lambda _, mode=True: mode and SPEED.n and region("own")),
     "torch.nn:Module eval": before(lambda _: region("evaluation")),

@@ -160,7 +160,7 @@ def hook_optimizers():
 
 def note_step(optimizer, closure=False):
     parameters, at = parameters_of(optimizer), site()
-    if optimizer not in TRAIN.optimizers:
+    if len(parameters) != TRAIN.optimizers.get(optimizer, {}).get("count"):  # new, or added to
         introduce(optimizer, parameters)
     own = TRAIN.optimizers[optimizer]
     TRAIN.made[own["key"]] += 1
@@ -205,6 +205,7 @@ def introduce(optimizer, parameters):
     served = {d for d in ddps if d}
     key = str([sorted(served), shapes])
     own = {"key": key, "ddps": served, "local": None, "applied": None, "trained": set()}
+    own["count"] = len(parameters)
     TRAIN.optimizers[optimizer] = own
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     placed = {str(getattr(p, "placements", "")) for p in parameters}

@@ -21,10 +21,9 @@ from IPython.core.error import UsageError
 from tools.processes import free_port
 
 from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, stack
-from .guessing import guessed
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import digits, measured, medians, phases, ratio
-from .showing import show_code, show_diff, show_source, table
+from .showing import guessed, show_code, show_diff, show_source, table
 
 if str(ROOT) not in sys.path:  # the notebook's own entry ".." is not found after a %cd
     sys.path.append(str(ROOT))

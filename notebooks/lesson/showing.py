@@ -72,3 +72,17 @@ def table(titles: list[str], rows: list[list], align: str = "") -> None:
 
 def show(markdown: str) -> None:
     display({"text/markdown": markdown, "text/plain": markdown}, raw=True)
+
+
+def guessed(question: str, guess: float, measured: float, unit: str = "") -> None:
+    """Show a folded answer: what was measured, and what the authors guessed before they measured.
+
+    question: says in a few words which number is meant; unit: stands after the measured number.
+    """
+    found = f"measured **{number(measured)}** {unit}".strip()
+    answer = f"{question} {found}. The authors guessed {number(guess)}."
+    show(f"<details><summary>Answer</summary>\n\n{answer}\n\n</details>")
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

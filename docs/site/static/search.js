@@ -18,7 +18,7 @@ var splitQuery = (query) => {
 const ALSO = {
   "docs/doctor": "is my script correct right wrong bug check doctor 脚本诊断 写对",
   "docs/reading_timings": "slow slower slowdown speedup no speedup not faster than single one gpu scaling 训练变慢 加速",
-  "docs/messages": "error exception cuda oom out of memory 报错 端口被占用 显存不足",
+  "docs/messages": "error exception 报错 端口被占用 显存不足",
   "docs/memory": "cuda oom out of memory 显存不足",
   "docs/debugging": "hang hangs stuck deadlock freeze 卡死 死锁",
   "docs/adapt": "how to use multiple gpus in pytorch convert my script",
