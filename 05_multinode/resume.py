@@ -83,7 +83,7 @@ class Training:
         dist.all_gather_object(random, torch.get_rng_state())
         if dist.get_rank() == 0:
             snapshot = {name: part.state_dict() for name, part in self.state.items()}
-            temp = self.snapshot.with_name(f"{self.snapshot.name}.tmp")
+            temp = self.snapshot.with_name(f"{self.snapshot.name}.{os.getpid()}.tmp")
             torch.save(snapshot | {"step": self.done, "random": random}, temp)
             os.replace(temp, self.snapshot)  # a crash while saving leaves the one before
 
