@@ -90,7 +90,7 @@ def count(name: str) -> tuple[list[torch.Size], list[Bucket], int]:
     with FlopCounterMode(display=False) as counter:
         for i, weight in enumerate(weights):
             weight.register_post_accumulate_grad_hook(
-                lambda _, i=i: done.setdefault(i, counter.get_total_flops())
+                lambda _, i=i: done.update({i: counter.get_total_flops()})
             )
         model(torch.rand(2, *image, device="meta")).sum().backward()
     flops, sizes = counter.get_total_flops(), [weight.nbytes for weight in weights]

@@ -136,6 +136,6 @@ def test_the_house_stays_small():
     for path in paths:
         if path.suffix == ".py":
             lines[path.parts[0] == "tests"] += (ROOT / path).read_text().count("\n")
-    assert lines[False] <= 18290, f"{lines[False]} lines of Python outside tests/"
+    assert lines[False] <= 18450, f"{lines[False]} lines of Python outside tests/"
     assert lines[True] <= 9093, f"{lines[True]} lines of Python in tests/"
     assert len(paths) <= 452, f"{len(paths)} files"
