@@ -60,8 +60,9 @@ def ddp_of(parameter):
 
 def around_forward(original, self, *args, **kwargs):
     quietly(note_forward, self, args, kwargs)
-    syncs = getattr(self, "will_sync_module_buffers", None)
-    if syncs is None or not quietly(syncs):
+    syncs = getattr(self, "will_sync_module_buffers", lambda: False)
+    # After its first backward pass DDP makes new buckets: rank 0 sends theirs in the next forward.
+    if getattr(self, "_has_rebuilt_buckets", True) and not quietly(syncs):
         return original(self, *args, **kwargs)
     with record.waiting("forward of DDP", training=self.module.training):
         return original(self, *args, **kwargs)
