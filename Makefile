@@ -27,7 +27,7 @@ demo: .venv/reader
 
 notebooks: .venv/maintainer
 	@echo "== tools/build_notebooks.py: each in a fresh kernel, from top to bottom"
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/build_notebooks.py $(ARGS)
+	$(BIN)/python tools/build_notebooks.py $(ARGS)
 
 figures: .venv/maintainer
 	@echo "== the records, then the measured commands on the pages, then the notebooks"

@@ -11,8 +11,7 @@ from conftest import ROOT
 
 from tools.build_notebooks import read_source
 
-SOURCES = sorted((ROOT / "notebooks/source").glob("*.md"))
-NAMES = [path.stem for path in SOURCES]
+NAMES = sorted(path.stem for path in (ROOT / "notebooks/source").glob("*.md"))
 lesson = import_module("notebooks.lesson")
 
 
@@ -51,6 +50,7 @@ def test_what_a_cell_starts_is_ended(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_from_a_fresh_kernel(name):
+def test_runs_from_a_fresh_kernel(name, small_data, monkeypatch):
+    monkeypatch.setenv("MNIST_ROOT", str(small_data))
     code, printed = build_notebooks("--check", name, timeout=1150)
     assert code == 0, printed

@@ -109,7 +109,8 @@ def run(book: nbformat.NotebookNode) -> list[str]:
         coalesce_streams=True,
     )
     try:
-        client.execute(env=os.environ | {"PYTHONHASHSEED": "0"})
+        folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of torchrun
+        client.execute(env=os.environ | {"PYTHONHASHSEED": "0", "PATH": folders})
     except CellExecutionError as error:
         return [f"it ended in {error.ename}: {error.evalue}\n{error}"]
     except (CellControlSignal, DeadKernelError) as error:
