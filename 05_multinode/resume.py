@@ -231,7 +231,7 @@ def main():
         import train
 
         torch.set_num_threads(1)
-        with train.process_group(CPU, 60):
+        with train.process_group(CPU, args.timeout):
             return save_in_time(args)
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(demonstrate, (folder,), nprocs=2, daemon=True)  # daemon: they end with us
@@ -244,11 +244,12 @@ def parse():
     add("--snapshot", type=Path, help="file to resume from and to save into")
     add("--steps", type=int, default=1000, help="optimizer steps (1000)")
     add("--pause", type=float, default=0.02, help="seconds that a step waits (0.02)")
+    add("--timeout", type=float, default=60, help="seconds that a rank waits for others (60)")
     args = parser.parse_args()
     if ("RANK" in os.environ) != (args.snapshot is not None):
         parser.error("start it with torchrun and --snapshot FILE, or without both")
-    if args.steps < 1 or not args.pause >= 0:
-        parser.error("--steps: at least 1; --pause: at least 0")
+    if args.steps < 1 or not args.pause >= 0 or not args.timeout >= 1:
+        parser.error("--steps and --timeout: at least 1; --pause: at least 0")
     if args.snapshot:
         args.snapshot.parent.mkdir(parents=True, exist_ok=True)
     return args
