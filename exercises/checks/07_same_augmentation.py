@@ -30,6 +30,7 @@ def observe(mine):
     runs = []
     for run, seed in enumerate(SEEDS):
         torch.manual_seed(1000 * run + dist.get_rank())  # for a train that sets no seed
+        mine.hash = lambda value, run=run: hash((run, value))  # each process has its own of a text
         model = Noting()
         mine.train(model, torch.zeros(SIZE), torch.ones(SIZE[0], 1), seed, EPOCHS)
         runs.append(model.drawn)

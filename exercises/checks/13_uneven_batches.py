@@ -1,6 +1,7 @@
 """All batches of all ranks are used in each epoch, in steps that all ranks take together."""
 
 from collections import Counter
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -29,12 +30,12 @@ def observe(mine):
     watch = Watch(model)
     batches = torch.tensor(images_of(rank, counts[rank])).split(SIZE)
     mine.train(model, [batch_of(images) for images in batches], EPOCHS)
-    return {"weights": [*watch.states, parameters(model)], "seen": model.seen}
+    return {"weights": [*watch.states, parameters(model)], "seen": model.seen, "at": model.weights}
 
 
 def judge(found):
     counts = COUNTS[len(found)]
-    wrong = judge_images(found, counts) or judge_weights(found) or judge_first_step(found)
+    wrong = judge_images(found, counts) or judge_weights(found) or judge_steps(found)
     return wrong and f"the ranks have {shown(counts)} batches: {wrong}"
 
 
@@ -55,32 +56,35 @@ def judge_images(found, counts):
 
 
 def judge_weights(found):
-    """All ranks go through the weights of the rank with the most steps; none come back."""
+    """All ranks go through the weights of the rank with the most steps, and end with the same."""
     most = max(range(len(found)), key=lambda number: len(found[number]["weights"]))
     steps = found[most]["weights"]
-    for end, weight in enumerate(steps):
-        for start, before in enumerate(steps[:end]):
-            if close(weight, before) and not all(close(weight, w) for w in steps[start:end]):
-                return f"rank {most}: what it learnt in steps {start + 1} to {end} is thrown away"
     for number, rank in enumerate(found):
-        left = iter(steps)  # a rank may leave steps to others, in order
-        for step, weight in enumerate(rank["weights"]):
-            if not any(close(weight, one) for one in left):
+        for step, weight in enumerate(rank["weights"]):  # a rank may leave steps to others
+            if not any(close(weight, one) for one in steps):
                 has = f"has the weights {shown(weight)} after {step} steps"
-                return f"rank {number} {has}; rank {most} never has these, or had them before"
+                return f"rank {number} {has}; rank {most} never has these"
         if not close(weight, steps[-1]):
-            ends = f"{shown(weight)} at the end, rank {most} has {shown(steps[-1])}"
-            return f"rank {number} has the weights {ends}"
+            other = f"rank {most} {shown(steps[-1])}"
+            return f"rank {number} has the weights {shown(weight)} at the end, {other}"
     return None
 
 
-def judge_first_step(found):
-    """In it all ranks have a batch: it is made by the average of their gradients."""
-    before, after = found[0]["weights"][:2]
-    model = Recorder().double()
-    torch.nn.utils.vector_to_parameters(before, model.parameters())
-    x, y = map(torch.cat, zip(*[batch_of(rank["seen"][0]) for rank in found]))
-    F.mse_loss(model(x), y).backward()
-    wanted = -0.1 * torch.cat([p.grad.flatten() for p in model.parameters()])
-    added = f"added {shown(after - before)} to the weights, the average gradient {shown(wanted)}"
-    return None if close(after, before + wanted) else f"the first step {added}"
+def judge_steps(found):
+    """Each step adds the average gradient of all ranks, or of those that have a batch for it."""
+    steps = max((rank["weights"] for rank in found), key=len)
+    for number, (before, after) in enumerate(pairwise(steps), start=1):
+        pairs = [pair for rank in found for pair in zip(rank["seen"], rank["at"])]
+        batches = [images for images, weights in pairs if close(weights, before)]
+        if close(before, after) or not batches:
+            continue
+        model = Recorder().double()
+        torch.nn.utils.vector_to_parameters(before, model.parameters())
+        loss = sum(F.mse_loss(model(x), y) for x, y in map(batch_of, batches))
+        gradient = torch.autograd.grad(loss, model.parameters())
+        total = torch.cat([one.flatten() for one in gradient])
+        wanted = [-0.1 * total / count for count in (len(found), len(batches))]
+        if not any(close(after, before + one) for one in wanted):
+            added = f"added {shown(after - before)} to the weights"
+            return f"step {number} {added}, the average gradient {shown(wanted[0])}"
+    return None

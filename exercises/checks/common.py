@@ -47,19 +47,23 @@ def secret(*case) -> torch.Generator:
 
 
 class Recorder(nn.Module):
-    """A linear model that notes the inputs of each backward pass that trains it: `seen`."""
+    """A linear model that notes its inputs and its weights in each backward pass that trains it."""
 
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(2, 1)
-        self.seen = []
+        self.seen, self.weights = [], []
 
     def forward(self, x):
         out = self.linear(x * 1e-3)
         if self.training and out.requires_grad:
             numbers = [int(number) for number in x[:, 0]]
-            out.register_hook(lambda grad: self.seen.append(numbers) if grad.any() else None)
+            out.register_hook(lambda grad: self.note(numbers) if grad.any() else None)
         return out
+
+    def note(self, numbers):
+        self.seen.append(numbers)
+        self.weights.append(parameters(self))
 
 
 class Watch:

@@ -74,8 +74,9 @@ def in_words(found: tuple, wanted: tuple, whose: str) -> str:
     """A line for each rank. Of tensors only the elements that differ on some rank are shown."""
     values = [*found, *wanted]
     if all(map(torch.is_tensor, values)) and len({value.shape for value in values}) == 1:
+        rtol = RTOL if wanted[0].is_floating_point() else 0
         pairs = [torch.stack(same).double().flatten(1) for same in (found, wanted)]
-        at = ~torch.isclose(*pairs, rtol=RTOL, atol=ATOL).all(0)
+        at = ~torch.isclose(*pairs, rtol=rtol, atol=ATOL).all(0)
         found, wanted = (list(values[:, at]) for values in pairs)
     count = 10 if shown(found) == shown(wanted) else 4
     texts, right = ([shown(value, count) for value in values] for values in (found, wanted))
@@ -103,11 +104,13 @@ def alike_tensors(one, other) -> bool:
     """A number is as good as a tensor with one element."""
     if not all(isinstance(value, (int, float, torch.Tensor)) for value in (one, other)):
         return False
-    wide = torch.is_tensor(other) and other.dtype == torch.float64
-    one, other = (torch.as_tensor(value).double() for value in (one, other))
+    one, other = map(torch.as_tensor, (one, other))
+    rtol, atol = (RTOL, ATOL) if other.dtype == torch.float64 else (1e-4, 1e-6)
+    if not other.is_floating_point():
+        rtol = atol = 0
+    one, other = one.double(), other.double()
     if one.numel() == other.numel() == 1:
         one, other = one.reshape(1), other.reshape(1)
-    rtol, atol = (RTOL, ATOL) if wide else (1e-4, 1e-6)
     return one.shape == other.shape and torch.allclose(one, other, rtol=rtol, atol=atol)
 
 

@@ -171,12 +171,9 @@ def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -
 def line(file: Path, numbers: list) -> str:
     """The last of these lines of the reader's file, or nothing."""
     linecache.checkcache(str(file))
-    numbers = [int(number) for number in numbers]
-    return (
-        f"line {numbers[-1]}: {linecache.getline(str(file), numbers[-1]).strip()}"
-        if numbers
-        else ""
-    )
+    if not numbers:
+        return ""
+    return f"line {numbers[-1]}: {linecache.getline(str(file), int(numbers[-1])).strip()}"
 
 
 # ---------------------------------------------------------------- in the checker

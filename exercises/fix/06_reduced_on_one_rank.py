@@ -1,7 +1,7 @@
 """DDP: with ReduceLROnPlateau the ranks have different learning rates
 
-The learning rate must be halved after each epoch in which the mean loss of all ranks is not a new
-minimum. One rank halves it and another does not. Nothing fails, but from then on their weights
+After each epoch, the scheduler must halve the learning rate if the mean loss of all ranks is not a
+new minimum. One rank halves it and another does not. Nothing fails, but from then on their weights
 differ. All ranks must have the learning rates that one process with all data has. Fix `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/06_reduced_on_one_rank.py  # shows it

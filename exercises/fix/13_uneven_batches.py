@@ -1,8 +1,9 @@
 """DDP: hangs at the end of the epoch, ranks have different numbers of batches
 
 One rank runs out of batches, and the other waits for it. In each epoch, every batch of every rank
-must be used at least once, and some may be used again. Gradients must be averaged: all ranks have
-equal weights in each step and at the end. Fix `train`.
+must be used at least once, and some may be used again. The gradients of every step must be
+averaged, even if only some ranks have a batch for it. All ranks must end with equal weights. Fix
+`train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/13_uneven_batches.py  # hangs: Ctrl-C
 python exercises/check.py 13                                                 # is it fixed?

@@ -21,8 +21,8 @@ def all_reduce(tensor):
     """Replace the tensor, in place, by its sum over all ranks: the same bits on all of them.
 
     Args:
-        tensor: contiguous, of any shape and dtype, the same on all ranks. It may have fewer
-            elements than there are ranks.
+        tensor: contiguous, of any shape, of integers or floating-point numbers, the same on all
+            ranks. It may have fewer elements than there are ranks.
     """
     raise NotImplementedError("all_reduce is yours to write")
 
