@@ -40,7 +40,6 @@ BEFORE = {  # by the name that --only knows: commands whose output no page shows
     "loaders": "python -m benchmarks.loaders --data data",
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
-    "batch_size": "python -m benchmarks.batch_size --data data",
     "recordings": "python -m benchmarks.record",
     "failures": "python 05_multinode/rehearsal/failures.py --json "
     "05_multinode/rehearsal/failures.json",
