@@ -95,10 +95,6 @@ def test_a_stage_imports_nothing_of_ours(script):
     assert imported <= allowed
 
 
-def test_no_module_shadows_a_stage_folder():
-    assert not [path for path in files(".py") if path.stem in STAGES]
-
-
 def calls(name, path):
     """The calls of a function or class in a file, as nodes."""
     nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
