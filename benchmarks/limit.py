@@ -73,11 +73,7 @@ def prepare(wrap, args):
 
 
 def train(model, optimizer, loader) -> Laps:
-    """One epoch of stage 3."""
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    dist.barrier()
-    _, watch = stage3.train_epoch(model, loader, optimizer, scaler, common.CPU, "off")
-    return watch.laps
+    return common.train_epoch(model, loader, optimizer).laps
 
 
 # ---------------------------------------------------------------- what came out

@@ -20,6 +20,7 @@ from tabulate import tabulate
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
+import records
 from benchmarks import common
 
 stage1 = importlib.import_module("01_baseline.train")
@@ -40,7 +41,7 @@ def main() -> None:
         for way, (loader, prepare) in ways.items():
             runs[way].append(measure(loader, prepare))
     quickest = {way: min(own, key=lambda run: sum(run.values())) for way, own in runs.items()}
-    results = {"about": common.about(), "dataset": common.dataset_name(test_set)}
+    results = {"about": common.about(), "dataset": records.dataset_name(test_set.data.numpy())}
     results |= {"batch": BATCH, "steps": STEPS, "rounds": args.rounds}
     common.show(args, "loaders", results | {"milliseconds_per_step": quickest}, report)
 

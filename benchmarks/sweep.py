@@ -9,7 +9,6 @@ median (smallest to largest).
     python -m benchmarks.sweep --repeats 1 --steps 3
 """
 
-import importlib
 import statistics
 
 import torch
@@ -17,9 +16,6 @@ import torch.distributed as dist
 
 from benchmarks import common
 
-stage3 = importlib.import_module("03_ddp_spawn.train")
-
-CPU = common.CPU
 RANKS = (1, 2, 4)
 AS_EVER = {"batch": 240, "width": 1}
 SWEEPS = {  # what is changed -> its values
@@ -65,13 +61,11 @@ def step_seconds(settings: dict, steps: int) -> float:
     torch.set_num_threads(1)
     model = common.wider_net(settings["width"])
     optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
-    others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, "off")
     if dist.get_world_size() > 1:
         model = common.ddp(model)
     loader = common.batches(1, settings["batch"] // dist.get_world_size())
-    stage3.train_epoch(model, loader * 3, *others)  # DDP has its buckets after two
-    dist.barrier()
-    _, watch = stage3.train_epoch(model, loader * steps, *others)
+    common.train_epoch(model, loader * 3, optimizer)  # DDP has its buckets after two
+    watch = common.train_epoch(model, loader * steps, optimizer)
     return sum(watch.seconds().values()) / steps
 
 

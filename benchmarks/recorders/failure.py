@@ -10,8 +10,8 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
@@ -48,7 +48,8 @@ def record_failure(case: str, ranks: int) -> dict:
         try:
             for process in processes:
                 process.start()
-            exits = watch(processes)
+            with ThreadPoolExecutor(ranks) as threads:
+                exits = list(threads.map(end_of, processes))
         finally:
             for process in processes:
                 if process.pid:
@@ -66,18 +67,12 @@ def record_failure(case: str, ranks: int) -> dict:
     )
 
 
-def watch(processes: list) -> list[tuple[int, int]]:
-    """Wait until all ranks have ended -> when each did, and its exit code."""
-    ended, deadline = {}, time.monotonic() + PATIENCE
-    while len(ended) < len(processes):
-        alive = {p.sentinel: rank for rank, p in enumerate(processes) if rank not in ended}
-        for sentinel in wait(list(alive), max(0, deadline - time.monotonic())):
-            moment, rank = now(), alive[sentinel]
-            processes[rank].join()
-            ended[rank] = (moment, processes[rank].exitcode)
-        if time.monotonic() > deadline:
-            sys.exit(f"record: ranks {sorted(alive.values())} have not ended in {PATIENCE} s")
-    return [ended[rank] for rank in range(len(processes))]
+def end_of(process: mp.Process) -> tuple[int, int]:
+    """Wait until a rank has ended -> when, and its exit code."""
+    process.join(PATIENCE)
+    if process.exitcode is None:
+        sys.exit(f"record: {process.name} has not ended in {PATIENCE} s")
+    return now(), process.exitcode
 
 
 def with_exit(notes: list[dict], at: int, code: int, end: int) -> dict:
