@@ -116,19 +116,13 @@ def wider_net(width: int) -> WiderNet:
     return WiderNet(width).to(memory_format=torch.channels_last)
 
 
-def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
-    """-> the stages' optimizer and schedule, for a loop that steps both.
+def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
+    """-> the stages' optimizer, for their train_epoch: its steps also step the schedule.
 
     lr: the peak learning rate. steps: of the whole training; one more raises ValueError.
     """
     optimizer = SGD(model.parameters(), lr, momentum=0.9, nesterov=True)
     schedule = OneCycleLR(optimizer, lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    return optimizer, schedule
-
-
-def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
-    """-> the stages' optimizer, for their train_epoch: its steps also step the schedule."""
-    optimizer, schedule = sgd_one_cycle(model, lr, steps)
     optimizer.register_step_post_hook(lambda *_: schedule.step())
     return optimizer
 
@@ -177,9 +171,7 @@ def batch(size: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Te
     return torch.rand(size, 1, 28, 28, dtype=dtype), torch.randint(10, (size,))
 
 
-def make_loader(
-    train_set: stage1.MNIST, batch_size: int, workers: int = 0, pin_memory: bool = False
-) -> DataLoader:
+def make_loader(train_set: stage1.MNIST, batch_size: int, workers: int = 0) -> DataLoader:
     """-> the DataLoader of stage 1: batches of uint8 images [B, 28, 28] and labels [B]."""
     return DataLoader(
         train_set,
@@ -188,7 +180,6 @@ def make_loader(
         num_workers=workers,
         persistent_workers=workers > 0,
         collate_fn=tuple,
-        pin_memory=pin_memory,
     )
 
 

@@ -70,7 +70,7 @@ def measure(loader: Iterable, prepare: Callable) -> dict[str, float]:
     """Train for some steps from a fresh start -> milliseconds of a step in each phase."""
     torch.manual_seed(0)
     model = stage1.ConvNet().to(memory_format=torch.channels_last).train()
-    optimizer, schedule = common.sgd_one_cycle(model, 0.1, WARM_UP + STEPS)
+    optimizer = common.scheduled_sgd(model, 0.1, WARM_UP + STEPS)
     batches = chain.from_iterable(repeat(loader))  # epoch after epoch, if there are few images
     for step in range(WARM_UP + STEPS):
         if step in (0, WARM_UP):  # what the first watch has seen is thrown away
@@ -83,7 +83,6 @@ def measure(loader: Iterable, prepare: Callable) -> dict[str, float]:
         loss.backward()
         watch.lap("backward")
         optimizer.step()
-        schedule.step()
         watch.lap("optimizer")
     return {phase: 1000 * seconds / STEPS for phase, seconds in watch.seconds().items()}
 

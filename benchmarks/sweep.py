@@ -29,17 +29,14 @@ def main() -> None:
     parser = common.flags(__doc__, steps=10)
     parser.add_argument("--repeats", type=int, default=3, help="how often all is measured (3)")
     args = common.parse(parser, repeats=1, steps=1)
-    repeats = [measure(args.steps) for _ in range(args.repeats)]
+    repeats = []  # [{ranks: {(sweep, value): seconds of a step, of the slower rank}}]
+    for _ in range(args.repeats):
+        repeats.append({n: common.on_ranks(n, sweep_on_rank, args.steps)[0] for n in RANKS})
     results = {"about": f"{common.about()}, {args.repeats} repeat(s)"} | summary(repeats)
     common.show(args, "sweep", results, report)
 
 
 # ---------------------------------------------------------------- measuring
-
-
-def measure(steps: int) -> dict[int, dict]:
-    """-> {ranks: {(sweep, value): seconds of a step, of the slower rank}}"""
-    return {ranks: common.on_ranks(ranks, sweep_on_rank, steps)[0] for ranks in RANKS}
 
 
 def sweep_on_rank(steps: int) -> dict[tuple, float]:
@@ -73,14 +70,12 @@ def step_seconds(settings: dict, steps: int) -> float:
 
 
 def summary(repeats: list[dict]) -> dict:
-    """-> {"milliseconds_per_step": [sweep][value][ranks], "repeats": the same, a list of each}"""
-    found = {"milliseconds_per_step": {}, "repeats": {}}
+    """-> {"repeats": {sweep: {value: {ranks: milliseconds of a step in each repeat}}}}"""
+    found = {}
     for sweep, value in repeats[0][1]:
         own = {str(n): [1000 * repeat[n][sweep, value] for repeat in repeats] for n in RANKS}
-        found["repeats"].setdefault(sweep, {})[str(value)] = own
-        medians = {n: statistics.median(each) for n, each in own.items()}
-        found["milliseconds_per_step"].setdefault(sweep, {})[str(value)] = medians
-    return found
+        found.setdefault(sweep, {})[str(value)] = own
+    return {"repeats": found}
 
 
 def report(results: dict) -> str:

@@ -248,13 +248,19 @@ def missing() -> str | None:
     return f"no namespaces here: {probed.stderr.strip()}" if probed.returncode else None
 
 
-def parse() -> argparse.Namespace:
-    parser = Parser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--net", default="stage5", help="which set of nodes: one word")
+def parser_of(docstring: str, net: str):
+    """-> a parser with --net and the action "with", and what takes further actions."""
+    parser = Parser(description=docstring.partition("\n")[0])
+    parser.add_argument("--net", default=net, help="which set of nodes: one word")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    action = actions.add_parser("with", help="NUMBER -- COMMAND: on so many new nodes")
+    action = actions.add_parser("with", help="NUMBER -- COMMAND: make so many nodes for it")
     action.add_argument("number", type=int)
     action.add_argument("command", nargs="+")
+    return parser, actions
+
+
+def parse() -> argparse.Namespace:
+    parser, actions = parser_of(__doc__, "stage5")
     action = actions.add_parser("run", help="HOST -- COMMAND: on a node that is up")
     action.add_argument("host")
     action.add_argument("command", nargs="+")

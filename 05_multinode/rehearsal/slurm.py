@@ -133,12 +133,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = hosts.Parser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--net", default="slurm", help="which set of nodes: one word")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    action = actions.add_parser("with", help="NUMBER -- COMMAND: make so many nodes for it")
-    action.add_argument("number", type=int)
-    action.add_argument("command", nargs="+")
+    parser, actions = hosts.parser_of(__doc__, "slurm")
     actions.add_parser("run", help="-- COMMAND: on host0").add_argument("command", nargs="+")
     return parser.parse_args()
 

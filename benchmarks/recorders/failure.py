@@ -20,15 +20,15 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 
 from benchmarks import common
-from benchmarks.recorders.parts import assemble, crowded, now, spans
+from benchmarks.recorders.parts import assemble, now, spans
 
 RANKS = 4
 CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
 IMAGES = 60  # per rank: steps that can be seen next to the timeout
 WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
-NO_LAUNCHER = "No launcher ends the ranks that wait, as torchrun and mp.spawn do. "
+NO_LAUNCHER = "No launcher ends the ranks that wait, as torchrun and mp.spawn do."
 NOTES = {
-    SLOW: "In every step rank 1 starts 300 ms late. ",
+    SLOW: "In every step rank 1 starts 300 ms late.",
     DIES: f"Rank 1 gets SIGKILL during step 3. {NO_LAUNCHER}",
     LEAVES: f"Rank 1 has 3 batches, the others 4; the timeout is 2 s. {NO_LAUNCHER}",
 }
@@ -62,7 +62,7 @@ def record_failure(case: str, ranks: int) -> dict:
         "failure",
         f"{case.capitalize()}: {ranks} ranks",
         {"case": case, "ranks": ranks},
-        NOTES[case] + crowded(ranks),
+        NOTES[case],
         [with_exit(own, *ended, end) for own, ended in zip(notes, exits)],
     )
 
