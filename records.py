@@ -5,6 +5,7 @@ equal settings: the repeats of a run, in the order of the file.
 """
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from operator import itemgetter
@@ -27,6 +28,12 @@ DEFAULTS = {"amp": "off", "sync_batchnorm": False, "hosts": 1}  # of stages with
 # What compare.py adds; unknown if a stage was run without it.
 DEFAULTS |= {"dataset": "unknown data", "device_name": "unknown device", "command_seconds": None}
 Record, Row = dict, list[dict]
+
+
+def dataset_name(test_images: bytes) -> str:
+    """-> "MNIST", or "NOT MNIST" for anything else, such as what tools/draw_digits.py draws."""
+    checksum = zlib.crc32(test_images)
+    return "MNIST" if checksum == 0xE4CA5F57 else f"NOT MNIST ({checksum:08x})"
 
 
 def read(path: Path) -> list[Record]:

@@ -47,10 +47,8 @@ FORKED = SPAWNED | {  # forked ranks inherit their parent's generator, in the st
 def shards(images: int, world_size: int, epoch: int = 0, **options) -> list[list[int]]:
     """The indices of the images that DistributedSampler assigns to each rank.
 
-    options: shuffle, seed, drop_last. Raises ValueError without images, or without ranks.
+    options: shuffle, seed, drop_last.
     """
-    if images < 1 or world_size < 1:
-        raise ValueError(f"{images} images on {world_size} ranks: both must be at least 1")
     found = []
     for rank in range(world_size):
         sampler = DistributedSampler(range(images), world_size, rank, **options)

@@ -11,13 +11,11 @@ import os
 import statistics
 import tempfile
 import threading
-import zlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
 from tabulate import tabulate
@@ -79,13 +77,6 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def kill_children() -> None:
-    """Kill what this process has started: a rank may be waiting for another one."""
-    for member in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-
-
 def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
     """Call every way once in each round -> {name: what it returned in each round}.
 
@@ -125,21 +116,22 @@ def wider_net(width: int) -> WiderNet:
     return WiderNet(width).to(memory_format=torch.channels_last)
 
 
-def sgd_one_cycle(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
-    """-> the stages' optimizer and schedule, for a loop that steps both.
+def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
+    """-> the stages' optimizer, for their train_epoch: its steps also step the schedule.
 
     lr: the peak learning rate. steps: of the whole training; one more raises ValueError.
     """
     optimizer = SGD(model.parameters(), lr, momentum=0.9, nesterov=True)
     schedule = OneCycleLR(optimizer, lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    return optimizer, schedule
-
-
-def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
-    """-> the stages' optimizer, for their train_epoch: its steps also step the schedule."""
-    optimizer, schedule = sgd_one_cycle(model, lr, steps)
     optimizer.register_step_post_hook(lambda *_: schedule.step())
     return optimizer
+
+
+def train_epoch(model: nn.Module, loader: Sequence, optimizer: SGD) -> stage3.Stopwatch:
+    """Train as stage 3 does, on batches in memory; all ranks begin together -> the stopwatch."""
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    dist.barrier()
+    return stage3.train_epoch(model, loader, optimizer, scaler, CPU, "off")[1]
 
 
 def evaluate_once() -> None:
@@ -179,9 +171,7 @@ def batch(size: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Te
     return torch.rand(size, 1, 28, 28, dtype=dtype), torch.randint(10, (size,))
 
 
-def make_loader(
-    train_set: stage1.MNIST, batch_size: int, workers: int = 0, pin_memory: bool = False
-) -> DataLoader:
+def make_loader(train_set: stage1.MNIST, batch_size: int, workers: int = 0) -> DataLoader:
     """-> the DataLoader of stage 1: batches of uint8 images [B, 28, 28] and labels [B]."""
     return DataLoader(
         train_set,
@@ -190,13 +180,7 @@ def make_loader(
         num_workers=workers,
         persistent_workers=workers > 0,
         collate_fn=tuple,
-        pin_memory=pin_memory,
     )
-
-
-def dataset_name(test_set: stage1.MNIST) -> str:
-    """-> "MNIST", or "NOT MNIST" for anything else, such as what tools/draw_digits.py draws."""
-    return "MNIST" if zlib.crc32(test_set.data.numpy()) == 0xE4CA5F57 else "NOT MNIST"
 
 
 # ---------------------------------------------------------------- flags
@@ -215,21 +199,17 @@ def flags(docstring: str | None, **numbers: float) -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser, **least: float) -> argparse.Namespace:
     """Read the flags; least: the smallest value of each number. Exits with 2 if one is smaller.
 
-    The folder --results is made, and tried, now: not after the measurement. From now on SIGTERM
-    and SIGHUP also end what the program has started.
+    The folder --results is made now, not after the measurement. From now on SIGTERM and SIGHUP also
+    end what the program has started.
     """
     args = parser.parse_args()
-    exit_on_signals(first=kill_children)
+    exit_on_signals()
     for name, low in least.items():
         value = getattr(args, name)
         if value is not None and not value >= low:  # nan is refused, too
             parser.error(f"--{name.replace('_', '-')} {value}: at least {low}")
     if vars(args).get("results"):
-        try:
-            args.results.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=args.results).close()
-        except OSError as error:
-            parser.error(f"--results {args.results}: {error.strerror}")
+        args.results.mkdir(parents=True, exist_ok=True)
     return args
 
 

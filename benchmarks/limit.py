@@ -60,8 +60,12 @@ def measure(args) -> dict[str, list[Laps]]:
     """
     loader = common.batches(args.steps, args.batch_size // 2, seed=dist.get_rank())
     common.evaluate_once()
-    ways = {name: partial(train, *prepare(wrap, args), loader) for name, wrap in VERSIONS.items()}
-    return common.in_turns(args.rounds, ways)
+    ways = {}
+    for name, wrap in VERSIONS.items():
+        model, optimizer = prepare(wrap, args)
+        ways[name] = partial(common.train_epoch, model, loader, optimizer)
+    watches = common.in_turns(args.rounds, ways)
+    return {name: [watch.laps for watch in own] for name, own in watches.items()}
 
 
 def prepare(wrap, args):
@@ -70,14 +74,6 @@ def prepare(wrap, args):
     model = stage3.ConvNet().to(memory_format=torch.channels_last)
     optimizer = common.scheduled_sgd(model, 0.01, args.steps * (args.rounds + 1))
     return wrap(model), optimizer
-
-
-def train(model, optimizer, loader) -> Laps:
-    """One epoch of stage 3."""
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    dist.barrier()
-    _, watch = stage3.train_epoch(model, loader, optimizer, scaler, common.CPU, "off")
-    return watch.laps
 
 
 # ---------------------------------------------------------------- what came out

@@ -20,6 +20,7 @@ from tabulate import tabulate
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
+import records
 from benchmarks import common
 
 stage1 = importlib.import_module("01_baseline.train")
@@ -40,7 +41,7 @@ def main() -> None:
         for way, (loader, prepare) in ways.items():
             runs[way].append(measure(loader, prepare))
     quickest = {way: min(own, key=lambda run: sum(run.values())) for way, own in runs.items()}
-    results = {"about": common.about(), "dataset": common.dataset_name(test_set)}
+    results = {"about": common.about(), "dataset": records.dataset_name(test_set.data.numpy())}
     results |= {"batch": BATCH, "steps": STEPS, "rounds": args.rounds}
     common.show(args, "loaders", results | {"milliseconds_per_step": quickest}, report)
 
@@ -69,7 +70,7 @@ def measure(loader: Iterable, prepare: Callable) -> dict[str, float]:
     """Train for some steps from a fresh start -> milliseconds of a step in each phase."""
     torch.manual_seed(0)
     model = stage1.ConvNet().to(memory_format=torch.channels_last).train()
-    optimizer, schedule = common.sgd_one_cycle(model, 0.1, WARM_UP + STEPS)
+    optimizer = common.scheduled_sgd(model, 0.1, WARM_UP + STEPS)
     batches = chain.from_iterable(repeat(loader))  # epoch after epoch, if there are few images
     for step in range(WARM_UP + STEPS):
         if step in (0, WARM_UP):  # what the first watch has seen is thrown away
@@ -82,7 +83,6 @@ def measure(loader: Iterable, prepare: Callable) -> dict[str, float]:
         loss.backward()
         watch.lap("backward")
         optimizer.step()
-        schedule.step()
         watch.lap("optimizer")
     return {phase: 1000 * seconds / STEPS for phase, seconds in watch.seconds().items()}
 

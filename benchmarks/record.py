@@ -12,7 +12,6 @@ tests/test_recordings.py examines what is there.
 
 import argparse
 import json
-from pathlib import Path
 
 from benchmarks import common
 from benchmarks.recorders import failure, step
@@ -27,20 +26,16 @@ KINDS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the recordings are")
-    args = parser.parse_args()
-    if unknown := set(args.kinds) - set(KINDS):
-        parser.error(f"there is no kind {min(unknown)}; there are {', '.join(KINDS)}")
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="both if none is given")
+    only = parser.parse_args().kind
     processes.exit_on_signals()
-    args.folder.mkdir(parents=True, exist_ok=True)
     recordings = []
-    for kind in args.kinds or KINDS:
+    for kind in [only] if only else KINDS:
         print(kind, flush=True)
         recordings += KINDS[kind]()
     for recording in recordings:
         text = json.dumps(recording, separators=(",", ":")) + "\n"
-        (args.folder / f"{recording['name']}.json").write_text(text)
+        (FOLDER / f"{recording['name']}.json").write_text(text)
 
 
 if __name__ == "__main__":

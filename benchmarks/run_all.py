@@ -25,7 +25,6 @@ from pathlib import Path
 import psutil
 
 import records
-from benchmarks import common
 from tools import processes
 
 stage1 = importlib.import_module("01_baseline.train")
@@ -40,7 +39,6 @@ BEFORE = {  # by the name that --only knows: commands whose output no page shows
     "loaders": "python -m benchmarks.loaders --data data",
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
-    "batch_size": "python -m benchmarks.batch_size --data data",
     "recordings": "python -m benchmarks.record",
     "failures": "python 05_multinode/rehearsal/failures.py --json "
     "05_multinode/rehearsal/failures.json",
@@ -92,7 +90,7 @@ def main() -> int:
 
 def measure_settings(data: Path) -> int:
     """Run stages with other settings, three times, interleaved -> how many runs failed."""
-    dataset = common.dataset_name(stage1.load_mnist(data)[1])
+    dataset = records.dataset_name(stage1.load_mnist(data)[1].data.numpy())
     facts = {"dataset": dataset, "device_name": processes.device_name()}
     lines, runs = [], SETTINGS * 3
     for line in runs:

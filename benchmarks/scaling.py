@@ -194,9 +194,7 @@ class Trainee:
 
     def steps(self) -> torch.Tensor:
         """Train -> the seconds of each step on this rank, [steps]"""
-        scaler = torch.amp.GradScaler("cpu", enabled=False)
-        dist.barrier()
-        _, watch = train.train_epoch(self.model, self.loader, self.optimizer, scaler, CPU, "off")
+        watch = common.train_epoch(self.model, self.loader, self.optimizer)
         ends = [now for phase, now in watch.laps if phase in ("start", "optimizer")]
         return torch.tensor(ends, dtype=torch.float64).diff()
 

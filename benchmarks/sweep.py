@@ -9,7 +9,6 @@ median (smallest to largest).
     python -m benchmarks.sweep --repeats 1 --steps 3
 """
 
-import importlib
 import statistics
 
 import torch
@@ -17,9 +16,6 @@ import torch.distributed as dist
 
 from benchmarks import common
 
-stage3 = importlib.import_module("03_ddp_spawn.train")
-
-CPU = common.CPU
 RANKS = (1, 2, 4)
 AS_EVER = {"batch": 240, "width": 1}
 SWEEPS = {  # what is changed -> its values
@@ -33,17 +29,14 @@ def main() -> None:
     parser = common.flags(__doc__, steps=10)
     parser.add_argument("--repeats", type=int, default=3, help="how often all is measured (3)")
     args = common.parse(parser, repeats=1, steps=1)
-    repeats = [measure(args.steps) for _ in range(args.repeats)]
+    repeats = []  # [{ranks: {(sweep, value): seconds of a step, of the slower rank}}]
+    for _ in range(args.repeats):
+        repeats.append({n: common.on_ranks(n, sweep_on_rank, args.steps)[0] for n in RANKS})
     results = {"about": f"{common.about()}, {args.repeats} repeat(s)"} | summary(repeats)
     common.show(args, "sweep", results, report)
 
 
 # ---------------------------------------------------------------- measuring
-
-
-def measure(steps: int) -> dict[int, dict]:
-    """-> {ranks: {(sweep, value): seconds of a step, of the slower rank}}"""
-    return {ranks: common.on_ranks(ranks, sweep_on_rank, steps)[0] for ranks in RANKS}
 
 
 def sweep_on_rank(steps: int) -> dict[tuple, float]:
@@ -65,13 +58,11 @@ def step_seconds(settings: dict, steps: int) -> float:
     torch.set_num_threads(1)
     model = common.wider_net(settings["width"])
     optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
-    others = (optimizer, torch.amp.GradScaler("cpu", enabled=False), CPU, "off")
     if dist.get_world_size() > 1:
         model = common.ddp(model)
     loader = common.batches(1, settings["batch"] // dist.get_world_size())
-    stage3.train_epoch(model, loader * 3, *others)  # DDP has its buckets after two
-    dist.barrier()
-    _, watch = stage3.train_epoch(model, loader * steps, *others)
+    common.train_epoch(model, loader * 3, optimizer)  # DDP has its buckets after two
+    watch = common.train_epoch(model, loader * steps, optimizer)
     return sum(watch.seconds().values()) / steps
 
 
@@ -79,14 +70,12 @@ def step_seconds(settings: dict, steps: int) -> float:
 
 
 def summary(repeats: list[dict]) -> dict:
-    """-> {"milliseconds_per_step": [sweep][value][ranks], "repeats": the same, a list of each}"""
-    found = {"milliseconds_per_step": {}, "repeats": {}}
+    """-> {"repeats": {sweep: {value: {ranks: milliseconds of a step in each repeat}}}}"""
+    found = {}
     for sweep, value in repeats[0][1]:
         own = {str(n): [1000 * repeat[n][sweep, value] for repeat in repeats] for n in RANKS}
-        found["repeats"].setdefault(sweep, {})[str(value)] = own
-        medians = {n: statistics.median(each) for n, each in own.items()}
-        found["milliseconds_per_step"].setdefault(sweep, {})[str(value)] = medians
-    return found
+        found.setdefault(sweep, {})[str(value)] = own
+    return {"repeats": found}
 
 
 def report(results: dict) -> str:

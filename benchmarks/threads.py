@@ -13,7 +13,7 @@ it longer, never shorter.
 import multiprocessing
 import sys
 import time
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import torch
 from tabulate import tabulate
@@ -46,15 +46,11 @@ def under_one_gil(rounds: int) -> list[dict[str, float]]:
             alone = min(forward(size, calls) for _ in range(rounds))
             row = {"size": size, "microseconds": 1e6 * alone / calls / LAYERS}
             for name, pool in (("threads", threads), ("processes", processes)):
-                both = min(side_by_side(pool, size, calls) for _ in range(rounds))
-                row[name] = 2 * alone / both
+                # Two workers do the same at the same time; the slower one counts.
+                both = (max(pool.map(forward, [size] * 2, [calls] * 2)) for _ in range(rounds))
+                row[name] = 2 * alone / min(both)
             rows.append(row)
     return rows
-
-
-def side_by_side(pool: Executor, size: int, calls: int) -> float:
-    """-> seconds of the slower one of two workers that do the same at the same time"""
-    return max(pool.map(forward, [size] * 2, [calls] * 2))
 
 
 def forward(size: int, calls: int) -> float:

@@ -73,7 +73,7 @@ class Reader:
 
     def __init__(self, folder, data):
         self.folder = folder
-        for name in (*STAGES, "benchmarks", "docs", "tools", "compare.py"):
+        for name in (*STAGES, "benchmarks", "docs", "tools", "compare.py", "records.py"):
             (folder / name).symlink_to(ROOT / name)
         bin_folder = Path(sys.executable).parent  # python and torchrun are those of the tests
         self.env = os.environ | {

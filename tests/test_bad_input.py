@@ -103,12 +103,6 @@ def test_damaged_data(refused, small_data, tmp_path_factory):
 # ---------------------------------------------------------------- as commands
 
 
-def test_a_command_is_refused_in_one_line(reader):
-    result = reader.run("python 03_ddp_spawn/train.py -b 25")
-    assert result.code == 2, result
-    assert "divisible" in result.err and result.err.count("\n") == 1, result
-
-
 def test_without_mnist_and_network_it_is_one_line(refused, monkeypatch):
     for name, address in NO_NETWORK.items():
         monkeypatch.setenv(name, address)

@@ -55,7 +55,6 @@ def test_bad_flags(called, script, flags, message):
 # ---------------------------------------------------------------- each of them
 
 SHORT = {  # flags with which it takes seconds
-    "batch_size": "--data {data} --seeds 1 --images 240 --factors 1 4",
     "limit": "--batch-size 4 --rounds 2 --steps 2",
     "loaders": "--data {data} --rounds 1",
     "scaling": "--ranks 2 --rounds 2 --steps 2",

@@ -241,12 +241,6 @@ def test_an_odd_progress_file_is_no_progress(typed, text):
     assert "0 of 26 done" in typed("--list")[1] and "hint 1 of 3" in typed("--hint")[1]
 
 
-def test_progress_that_cannot_be_kept_is_one_line(typed, monkeypatch, tmp_path):
-    monkeypatch.setattr(check, "PROGRESS", tmp_path / "no such folder" / "progress.json")
-    code, out = typed("06", "--hint")
-    assert code == 0 and "your progress is not kept" in out and "hint 1 of 3" in out
-
-
 def test_what_runs_no_ranks_does_not_import_torch(tmp_path):
     code = """import sys
 from exercises import check

@@ -1,4 +1,4 @@
-"""docs/examples/batch_size.py, and the figures of benchmarks/batch_size.py that its page shows."""
+"""docs/examples/batch_size.py, and the figures that its page shows."""
 
 import importlib
 import json
@@ -11,7 +11,6 @@ from conftest import ROOT
 from torch.nn.parallel import DistributedDataParallel
 
 import records
-from benchmarks import batch_size as sweep
 from benchmarks import common, run_all
 
 example = importlib.import_module("docs.examples.batch_size")
@@ -59,13 +58,17 @@ def test_only_the_effective_batch_matters_not_how_it_is_split():
 
 
 def test_the_table_of_accuracies_on_the_page_is_that_of_the_results():
-    def cells(text):
-        rows = [re.split(r" *\| *", line) for line in text.splitlines() if line.startswith("|")]
-        return [row for row in rows if "---" not in row[1] and ":-" not in row[1]]
-
-    table = PAGE.read_text().partition("| images per step | 60 |")
-    shown = cells("".join(table[1:]).partition("\n\n")[0])
-    assert len(shown) == 9 and shown == cells(sweep.report(RESULTS))[:9]
+    page, lines = PAGE.read_text(), {}
+    for row in RESULTS["settings"]:
+        percent = [100 * value for value in row["accuracy"]]
+        cell = f"{statistics.mean(percent):.1f} ({min(percent):.1f}-{max(percent):.1f})"
+        lines.setdefault((row["optimizer"], row["rule"]), []).append(cell)
+    shown = [key for key in lines if key[1] not in ("base", "other rate")]
+    assert len(shown) == 7
+    for optimizer, rule in shown:
+        title = {"sgd": "SGD", "adam": "Adam"}[optimizer]
+        cells = lines[optimizer, "base"] + lines[optimizer, rule]
+        assert f"| {title}, {rule} | {' | '.join(cells)} |\n" in page
 
 
 def test_weak_and_strong_scaling_on_the_page_are_those_of_the_records():

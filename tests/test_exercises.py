@@ -1,7 +1,6 @@
 """Each exercise: the given file fails, our two ways pass, two wrong ones fail.
 
-tests/exercises/NN.py holds GIVEN, words of the verdict on the given file, and WRONG, edits of our
-solution with words of their verdicts. RIGHT, if it is there, has further right ways.
+exercise_ways.py holds the words of the verdict on the given file, and the edits of our solution.
 """
 
 import re
@@ -9,9 +8,9 @@ import subprocess
 
 import pytest
 from conftest import ROOT
+from exercise_ways import GIVEN, RIGHT, WRONG
 
 from exercises import check
-from exercises.checks import ranks
 
 EXERCISES = check.all_exercises()
 QUICK = {"01", "04", "08", "10", "11", "12", "14", "22", "25"}  # the others are slow tests
@@ -22,10 +21,9 @@ def ways():
     """[(exercise, "given", "other" or edits of our solution, words of the verdict, or None)]"""
     found = []
     for exercise in EXERCISES:
-        of = ranks.load(ROOT / f"tests/exercises/{exercise.number}.py")
-        wrong = [("as-it-is-given", "given", of.GIVEN)]
-        wrong += [(f"not-{name}", *way) for name, way in of.WRONG.items()]
-        right = {"ours": [], "other": "other"} | getattr(of, "RIGHT", {})
+        wrong = [("as-it-is-given", "given", GIVEN[exercise.number])]
+        wrong += [(f"not-{name}", *way) for name, way in WRONG[exercise.number].items()]
+        right = {"ours": {}, "other": "other"} | RIGHT.get(exercise.number, {})
         right = [(name, way, None) for name, way in right.items()]
         quick = [*wrong[:2], right[-1]] if exercise.number in QUICK else []
         for way in wrong + right:
@@ -42,7 +40,7 @@ def text_of(exercise, way, folder):
     text = exercise.solution
     if way == "other":
         return patched(exercise, text, exercise.diff.with_suffix(".other.diff"), folder)
-    for old, new in way:
+    for old, new in way.items():
         assert text.count(old) == 1, f"not once in the solution: {old}"
         text = text.replace(old, new)
     return text

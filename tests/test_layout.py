@@ -95,10 +95,6 @@ def test_a_stage_imports_nothing_of_ours(script):
     assert imported <= allowed
 
 
-def test_no_module_shadows_a_stage_folder():
-    assert not [path for path in files(".py") if path.stem in STAGES]
-
-
 def calls(name, path):
     """The calls of a function or class in a file, as nodes."""
     nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
@@ -136,6 +132,6 @@ def test_the_house_stays_small():
     for path in paths:
         if path.suffix == ".py":
             lines[path.parts[0] == "tests"] += (ROOT / path).read_text().count("\n")
-    assert lines[False] <= 18450, f"{lines[False]} lines of Python outside tests/"
-    assert lines[True] <= 9093, f"{lines[True]} lines of Python in tests/"
-    assert len(paths) <= 452, f"{len(paths)} files"
+    assert lines[False] <= 17998, f"{lines[False]} lines of Python outside tests/"
+    assert lines[True] <= 9047, f"{lines[True]} lines of Python in tests/"
+    assert len(paths) <= 426, f"{len(paths)} files"

@@ -15,8 +15,7 @@ COMMAND = f"python 05_multinode/rehearsal/failures.py --net {NET}"
 
 
 def run(reader, flags):
-    command = f"{COMMAND} --json found.json {flags} --data {reader.env['MNIST_ROOT']}"
-    result = reader.run(command, timeout=400)
+    result = reader.run(f"{COMMAND} --json found.json {flags}", timeout=400)
     assert result.code == 0, result
     return result, json.loads((reader.folder / "found.json").read_text())["cases"]
 
@@ -45,15 +44,9 @@ def test_the_page_has_the_table_of_the_record():
     assert f"\n{failures.table(RECORD['cases'])}\n" in (FOLDER / "README.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ("killd", "there is no case killd; there are killed, raises"),
-        ("killed --data nowhere", "there is no MNIST/raw"),
-    ],
-)
-def test_bad_input(reader, flags, message):
-    one_line(reader.run(f"{COMMAND} {flags}"), "failures", message)
+def test_bad_input(reader):
+    told = "there is no case killd; there are killed, raises"
+    one_line(reader.run(f"{COMMAND} killd"), "failures", told)
 
 
 # ---------------------------------------------------------------- several_devices.py
@@ -67,7 +60,7 @@ def test_a_model_over_several_devices(reader):
     result = reader.finish_all([reader.start(line, **env) for _ in range(2)])
     first, *claims = result.out.splitlines()
     assert result.code == 0 and first == "2 processes, block1 on cpu, the rest on cpu, gloo", result
-    assert len(claims) == 2 and all(claim.startswith("ok ") for claim in claims)
+    assert len(claims) == 1 and claims[0].startswith("ok ")
 
 
 def test_bad_input_for_several_devices(reader):

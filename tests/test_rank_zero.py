@@ -1,7 +1,6 @@
 """04_ddp_torchrun/rank_zero.py: rank 0 logs and decides; without a broadcast the ranks wait."""
 
 import pytest
-from conftest import one_line
 
 SCRIPT = "04_ddp_torchrun/rank_zero.py"
 TORCHRUN = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} -b 24"
@@ -28,8 +27,3 @@ def test_a_decision_of_rank_0_alone_leaves_all_ranks_waiting(reader):
     result = reader.run(f"{TORCHRUN} --epochs 9 --target 0.1 --alone --timeout 5")
     assert result.code == 1 and "done after" not in result.out, result
     assert "5000ms" in result.err or "Connection closed" in result.err, result
-
-
-@pytest.mark.slow
-def test_started_with_plain_python_it_says_how_to_start(reader):
-    one_line(reader.run(f"python {SCRIPT}"), "04_ddp_torchrun", "start it with torchrun, as --help")

@@ -101,13 +101,13 @@ def test_what_cannot_be_recorded_or_replayed_is_refused_in_a_line(reader):
     bad = {
         "dist.recv(torch.ones(1))": "point-to-point",
         "dist.new_group([0])": "subgroups",
-        "dist.all_reduce(torch.ones(10**6))": "File too large",  # stands for a full disk
     }
     record = RECORD.replace("node 2", "node 1")
     for number, (line, told) in enumerate(bad.items()):
         (reader.folder / "script.py").write_text(init + line)
-        command = f"ulimit -f 100; exec {record.replace('runs', f'runs/{number}')} script.py"
-        refused(reader.run(f'bash -c "{command}"'), told, code=1)  # torchrun's own code
+        command = f"{record.replace('runs', f'runs/{number}')} script.py"
+        refused(reader.run(command), told, code=1)  # torchrun's own code
+    refused(reader.run(command), "each recording, of one group, needs a new folder", code=1)
     (reader.folder / "script.py").write_text("print()")
     refused(reader.run(f"{REPLAY} record new script.py"), "made no process group")
     head = {"torch": "0.1", "rank": 0, "world_size": 1, "index": 0, "threads": 1}
@@ -119,7 +119,3 @@ def test_what_cannot_be_recorded_or_replayed_is_refused_in_a_line(reader):
 
 def test_what_is_no_recording_is_refused_in_a_line(reader):
     refused(reader.run(f"{REPLAY} rank 0 nowhere"), "nowhere is no recording")
-    (reader.folder / "runs/rank0").mkdir(parents=True)
-    for text in ("{", '{"rank": 0}'):
-        (reader.folder / "runs/rank0/calls").write_text(text)
-        refused(reader.run(f"{REPLAY} compare runs"), "runs is damaged: record the run again")

@@ -23,19 +23,6 @@ def test_the_ring_costs_what_its_messages_cost(n, chunk):
     assert scaling.ring(n, n * chunk, ALPHA, BETA) == pytest.approx(seconds)
 
 
-def test_naive_and_tree_cost_what_their_messages_cost():
-    size = 1000
-    for n in (1, 2, 3, 4, 8, 9):
-        levels = sum(1 for level in range(10) if 2**level < n)  # of a tree with n ranks
-        assert scaling.tree(n, size, ALPHA, BETA) == pytest.approx(
-            2 * levels * (ALPHA + size / BETA)
-        )
-        others = n - 1  # each sends its vector to rank 0 and gets the sum
-        expected = 2 * others * size / BETA + 2 * ALPHA * (others > 0)
-        assert scaling.naive(n, size, ALPHA, BETA) == pytest.approx(expected)
-    assert scaling.ring(1, size, ALPHA, BETA) == 0
-
-
 def test_ranks_that_share_cores_take_turns():
     computing = {images: images / 1000 for images in scaling.FIT_IMAGES}
     averaging = {size: 0.002 + size / 1e9 for size in scaling.FIT_BYTES}

@@ -41,10 +41,7 @@ def main() -> int:
         parser.error(f"{raw} is there already: delete it, or choose another folder")
 
     print(f"drawing {args.train:,} digits to train on and {args.test:,} to test on", flush=True)
-    try:
-        draw_data_set(raw, args.train, args.test, args.seed)
-    except OSError as error:
-        parser.error(f"cannot write to {args.folder}: {error.strerror}")
+    draw_data_set(raw, args.train, args.test, args.seed)
     print(f"drawn in MNIST's format: {raw}")
     return 0
 

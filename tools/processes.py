@@ -119,14 +119,10 @@ def end(mark: str) -> None:
         time.sleep(0.01)
 
 
-def exit_on_signals(first: Callable[[], None] = lambda: None) -> None:
-    """Let SIGTERM and SIGHUP raise SystemExit, so that `finally` blocks run as after Ctrl-C.
-
-    first: called before that.
-    """
+def exit_on_signals() -> None:
+    """Let SIGTERM and SIGHUP raise SystemExit, so that `finally` blocks run as after Ctrl-C."""
 
     def stop(number: int, _) -> None:
-        first()
         sys.exit(128 + number)
 
     for name in ("SIGTERM", "SIGHUP"):

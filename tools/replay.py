@@ -115,21 +115,17 @@ class Tape(dist.ProcessGroup):
         super().__init__(rank, world_size)
         folder = self.folder / f"rank{rank}"
         if self.head:
-            try:
-                self.results = open(folder / "results", "rb")
-            except OSError as error:
-                end(f"{folder / 'results'}: {error.strerror}")
+            self.results = open(folder / "results", "rb")
             return
+        if folder.exists():
+            end(f"{folder} is there already; each recording, of one group, needs a new folder")
         head = {"argv": sys.argv, "torch": torch.__version__, "threads": torch.get_num_threads()}
         head |= {"rank": rank, "world_size": world_size, "index": self.index}
         launch = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # and LOCAL_RANK, ...
         head["launch"] = {name: os.environ[name] for name in os.environ if name.endswith(launch)}
-        try:
-            folder.mkdir(parents=True)
-            self.log, self.results = open(folder / "calls", "w"), open(folder / "results", "wb")
-            print(json.dumps(head), file=self.log, flush=True)
-        except OSError as error:
-            end(f"{folder}: {error.strerror}; each recording, of one group, needs a new folder")
+        folder.mkdir(parents=True)
+        self.log, self.results = open(folder / "calls", "w"), open(folder / "results", "wb")
+        print(json.dumps(head), file=self.log, flush=True)
         self.gloo = dist.ProcessGroupGloo(store, rank, world_size, timeout)
 
     def collective(self, op, *args, **options):
@@ -140,14 +136,11 @@ class Tape(dist.ProcessGroup):
         if self.head:
             self.play(call, done.results)
         else:
-            try:
-                print(json.dumps(call), file=self.log, flush=True)  # now: it may never end
-                getattr(self.gloo, op)(*args, **options).wait()
-                for tensor in done.results:
-                    self.results.write(as_bytes(tensor))
-                self.results.flush()
-            except OSError as error:
-                end(f"cannot write to {self.folder}: {error.strerror}")
+            print(json.dumps(call), file=self.log, flush=True)  # now: it may never end
+            getattr(self.gloo, op)(*args, **options).wait()
+            for tensor in done.results:
+                self.results.write(as_bytes(tensor))
+            self.results.flush()
         Tape.calls += 1
         return done
 
@@ -223,14 +216,8 @@ def read(folder):
     logs = [path.read_text().splitlines() for path in Path(folder).glob("rank*/calls")]
     if not logs:
         end(f"{folder} is no recording: there is no rank0/calls in it")
-    try:
-        parsed = [[json.loads(line) for line in log] for log in logs]
-        for head, *calls in parsed:
-            [head[name] for name in ("argv", "launch", "torch", "threads", "world_size", "index")]
-            [call[name] for call in calls for name in ("what", "brought", "at")]
-        return {str(log[0]["rank"]): log for log in sorted(parsed, key=lambda log: log[0]["rank"])}
-    except (ValueError, KeyError, TypeError):  # a line is cut, or something else was written there
-        end(f"{folder} is damaged: record the run again, into a new folder")
+    parsed = [[json.loads(line) for line in log] for log in logs]
+    return {str(log[0]["rank"]): log for log in sorted(parsed, key=lambda log: log[0]["rank"])}
 
 
 def tensors_in(value):

@@ -10,9 +10,9 @@ gives the reason; then what is left on the disk, and how to find the root cause.
 
 import argparse
 import importlib
+import inspect
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tools import processes
+from tools import draw_digits, processes
 
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 two_nodes = importlib.import_module("05_multinode.rehearsal.two_nodes")
@@ -202,59 +202,42 @@ CASES = {case.__name__: case for case in CASES}
 def main() -> int:
     args = parse()
     processes.exit_on_signals()
-    with tempfile.TemporaryDirectory(prefix="failures-") as folder:
-        if not args.data:
-            args.data = Path(folder)
-            draw = [sys.executable, ROOT / "tools/draw_digits.py", folder]
-            draw += ["--train", "1200", "--test", "303"]
-            subprocess.run(draw, check=True, stdout=subprocess.DEVNULL)
-        return run_cases(args)
-
-
-def run_cases(args: argparse.Namespace) -> int:
-    """Run the cases one after the other -> exit code, 0 if all ended as expected."""
     results = {}
-    for name in args.cases:
-        results[name] = run_case(CASES[name], args)
-        print(report(name, results[name]), flush=True)
-        if args.json:
-            write(args, results)
-    print(table(results))
+    with tempfile.TemporaryDirectory(prefix="failures-") as data:
+        draw_digits.draw_data_set(Path(data, "MNIST/raw"), 1200, 303)
+        for name in args.cases:
+            results[name] = run_case(CASES[name], args.net, data)
+            print(table({name: results[name]}), lesson(name, results[name]), sep="\n", flush=True)
+            if args.json:
+                write(args.json, results)
     return 0 if all(result["ok"] for result in results.values()) else 1
 
 
-def run_case(case, args: argparse.Namespace) -> dict:
+def run_case(case, net: str, data: str) -> dict:
     """Run a case on two new nodes, which are removed afterwards -> its result."""
-    net = hosts.hosts_for_a_while(2, args.net)
+    net = hosts.hosts_for_a_while(2, net)
     with tempfile.TemporaryDirectory(prefix="failures-") as folder, net as made:
-        run = two_nodes.TwoNodes(Path(folder), made, args.data)
+        run = two_nodes.TwoNodes(Path(folder), made, data)
         try:
             return case(run)
         except TimeoutError as error:
-            return {"nodes": [], "left": [], "ok": False, "last": str(error).splitlines()}
+            return {"nodes": [], "left": [], "ok": False, "last": str(error)}
         finally:
             run.kill()
 
 
-def report(name: str, result: dict) -> str:
-    lines = [table({name: result}), f"files left: {', '.join(result['left']) or 'none'}"]
-    lines += [line.strip() for line in said_of(name)[1].strip().splitlines()]
-    if not result["ok"]:
-        lines += ["NOT AS EXPECTED. The last lines of each torchrun:", *result["last"]]
-    return "\n".join(lines) + "\n"
-
-
-def said_of(name: str) -> tuple[str, str]:
-    """Return what a case breaks, and how to find the root cause: the two parts of its docstring."""
-    what, _, lesson = (CASES[name].__doc__ or "").partition("\n\n")
-    return what, lesson
+def lesson(name: str, result: dict) -> str:
+    """What a case leaves on the disk, and the second part of its docstring: the root cause."""
+    told = inspect.getdoc(CASES[name]).partition("\n\n")[2]
+    not_ok = "" if result["ok"] else f"NOT AS EXPECTED. All output:\n{result['last']}\n"
+    return f"files left: {', '.join(result['left']) or 'none'}\n{told}\n{not_ok}"
 
 
 def table(results: dict[str, dict]) -> str:
     """The results as Markdown, a row for each torchrun."""
     rows = []
     for name, result in results.items():
-        label = f"{name}: {said_of(name)[0]}"
+        label = f"{name}: {CASES[name].__doc__.partition(chr(10))[0]}"
         for row in result["nodes"]:
             waits = row["seconds"] is None
             after = "still waits" if waits else f"{row['seconds']:.1f} s"
@@ -265,27 +248,23 @@ def table(results: dict[str, dict]) -> str:
     return tabulate(rows, headers, "github", disable_numparse=True)
 
 
-def write(args: argparse.Namespace, results: dict[str, dict]) -> None:
+def write(path: Path, results: dict[str, dict]) -> None:
     about = f"{processes.device_name()}, {os.cpu_count()} cores, torch {version('torch')}"
     found = {"about": about, "timeout": two_nodes.TIMEOUT, "cases": results}
-    args.json.write_text(json.dumps(found, indent=1))
+    path.write_text(json.dumps(found, indent=1))
 
 
 def parse() -> argparse.Namespace:
     parser = hosts.Parser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    add("--data", type=Path, help="holds MNIST/raw; 1,200 images are drawn if it is not given")
     add("--json", type=Path, help="file for the results")
     add("--net", default="failures", help="name of the set of nodes")
     args = parser.parse_args()
-    hosts.Hosts(args.net)  # raises RehearsalError if the name cannot be used
     args.cases = args.cases or list(CASES)
     for name in args.cases:
         if name not in CASES:
             hosts.fail(f"there is no case {name}; there are {', '.join(CASES)}")
-    if args.data and not Path(args.data, "MNIST/raw").is_dir():
-        hosts.fail(f"--data {args.data}: there is no MNIST/raw in it")
     if reason := hosts.missing():
         hosts.fail(reason)
     return args

@@ -19,7 +19,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -45,9 +44,8 @@ class Parser(argparse.ArgumentParser):
 
 def main() -> int:
     args = parse()
-    reason = missing()
-    if reason:
-        raise RehearsalError(reason)
+    if reason := missing():
+        fail(reason)
     processes.exit_on_signals()
     hosts = Hosts(args.net)
     if args.action == "with":
@@ -71,9 +69,17 @@ def report(codes: dict[str, int]) -> int:
 
 @contextmanager
 def hosts_for_a_while(number: int, net: str = "stage5") -> Iterator["Hosts"]:
-    """Nodes that are removed whatever happens. Raises RehearsalError if they cannot be made."""
+    """Nodes that are removed whatever happens. Raises RehearsalError if they cannot be made.
+
+    The net is reserved for this process; the kernel releases it when the process ends.
+    """
     hosts = Hosts(net)
-    with reserved(net):
+    with socket.socket(socket.AF_UNIX) as lock:
+        try:
+            lock.bind(f"\0hosts.py {net}")  # an abstract name: no file can be left behind
+        except OSError:
+            message = f"nodes of net {net} are in use; --net NAME makes further ones"
+            raise RehearsalError(message) from None
         try:
             hosts.up(number)
             yield hosts
@@ -121,11 +127,7 @@ class Hosts:
             space, folder = NAMESPACES / f"{self.net}-{name}", ETC / f"{self.net}-{name}"
             if space.exists() or (folder.exists() and any(folder.iterdir())):
                 raise RehearsalError(f"there is a namespace {space.name} that is not ours")
-        try:
-            self.build(addresses)
-        except BaseException:
-            self.down()
-            raise
+        self.build(addresses)
 
     def build(self, addresses: dict[str, str]) -> None:
         self.list.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +158,9 @@ class Hosts:
         """
         if not self.list.exists():
             return
-        with signals_blocked():
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # they wait for the end of this
+        try:
             spaces = [f"{self.net}-{name}" for name in (*self.names(), "switch")]
             self.end_processes(spaces)
             for space in spaces:
@@ -165,17 +169,18 @@ class Hosts:
                 shutil.rmtree(ETC / space, ignore_errors=True)
             with suppress(OSError):  # it holds nodes of other nets
                 ETC.rmdir()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def end_processes(self, spaces: list[str]) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + 5
-            while self.pids(spaces) and time.monotonic() < deadline:
-                for pid in self.pids(spaces):
-                    with suppress(ProcessLookupError):  # it has ended
-                        os.kill(pid, number)
-                time.sleep(0.2)
-        if self.pids(spaces):
-            raise RehearsalError(f"these processes do not end: {self.pids(spaces)}")
+        deadline = time.monotonic() + 10
+        while left := self.pids(spaces):
+            if time.monotonic() > deadline:
+                raise RehearsalError(f"these processes do not end: {left}")
+            for pid in left:
+                with suppress(ProcessLookupError):  # it has ended
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
 
     def pids(self, spaces: list[str]) -> list[int]:
         """The processes in these namespaces, as far as the namespaces exist."""
@@ -205,56 +210,20 @@ class Hosts:
 
     def run(self, names: Iterable[str], command: list[str], env=None) -> dict[str, int]:
         """Run a command on nodes at once, its output behind their names -> {name: exit code}."""
-        mark, running, relays = processes.new_mark(), {}, []
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        mark, running, printers = processes.new_mark(), {}, []
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
             for name in map(self.known, names):
-                running[name] = self.start(name, command, env, mark, errors="replace", **output)
-                relays.append(threading.Thread(target=relay, args=(name, running[name])))
-                relays[-1].daemon = True
-                relays[-1].start()
+                running[name] = self.start(name, command, env, mark, **output)
+                with running[name].stdout as pipe:
+                    print_it = ["sed", "--unbuffered", f"s/^/{name} | /"]
+                    printers.append(subprocess.Popen(print_it, stdin=pipe))
             codes = {name: process.wait() for name, process in running.items()}
         finally:
             processes.end(mark)
-        for thread in relays:
-            thread.join(timeout=1)
+            for printer in printers:
+                printer.wait()
         return {name: code if code >= 0 else 128 - code for name, code in codes.items()}
-
-
-def relay(name: str, process: subprocess.Popen) -> None:
-    """Print what a command prints, line by line, with the node's name in front."""
-    try:
-        for line in process.stdout:
-            sys.stdout.write(f"{name} | {line.rstrip()}\n")
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output is gone
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
-
-
-@contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP wait until the block is done: for a cleanup."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def reserved(net: str) -> Iterator[None]:
-    """Reserve the net for this process; the kernel releases it when the process ends.
-
-    Raises RehearsalError if another process has it.
-    """
-    with socket.socket(socket.AF_UNIX) as lock:
-        try:
-            lock.bind(f"\0hosts.py {net}")  # an abstract name: no file can be left behind
-        except OSError:
-            message = f"nodes of net {net} are in use; --net NAME makes further ones"
-            raise RehearsalError(message) from None
-        yield
 
 
 def ip(arguments: str) -> str:
@@ -279,13 +248,19 @@ def missing() -> str | None:
     return f"no namespaces here: {probed.stderr.strip()}" if probed.returncode else None
 
 
-def parse() -> argparse.Namespace:
-    parser = Parser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--net", default="stage5", help="which set of nodes: one word")
+def parser_of(docstring: str, net: str):
+    """-> a parser with --net and the action "with", and what takes further actions."""
+    parser = Parser(description=docstring.partition("\n")[0])
+    parser.add_argument("--net", default=net, help="which set of nodes: one word")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    action = actions.add_parser("with", help="NUMBER -- COMMAND: on so many new nodes")
+    action = actions.add_parser("with", help="NUMBER -- COMMAND: make so many nodes for it")
     action.add_argument("number", type=int)
     action.add_argument("command", nargs="+")
+    return parser, actions
+
+
+def parse() -> argparse.Namespace:
+    parser, actions = parser_of(__doc__, "stage5")
     action = actions.add_parser("run", help="HOST -- COMMAND: on a node that is up")
     action.add_argument("host")
     action.add_argument("command", nargs="+")

@@ -82,10 +82,9 @@ def look_at_node(args: argparse.Namespace, address: str) -> dict:
     # gloo publishes the address to which the node's name leads, unless it is told an interface
     needed = args.device == "cpu" and "GLOO_SOCKET_IFNAME" not in os.environ
     wrong = "" if address in own or not needed else f", but others reach it at {address}"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, {args.device}"
     return {
         "node": f"{host} ({address})",
-        "versions": versions,
+        "versions": f"Python {platform.python_version()}, torch {torch.__version__}, {args.device}",
         "data": f"crc32 {crc:08x}" if crc else f"no MNIST in {args.data}",
         "own name": f"{host} is {' '.join(sorted(own)) or 'unknown'}{wrong}",
     }

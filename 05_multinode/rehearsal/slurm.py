@@ -27,76 +27,23 @@ from tools import processes
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 
 PATIENCE = 60  # seconds for the daemons to be ready
-CONFIGURATION = """\
-ClusterName={net}
-SlurmctldHost=host0
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-# A job that is requeued waits until its credentials have expired: otherwise for two minutes.
-AuthInfo=socket={state}/munge.socket,cred_expire=5
-# Job files name the snapshot by the job's number: a new Slurm must not find an older one's.
-FirstJobId={first_job}
-StateSaveLocation={state}/state
-SlurmdSpoolDir={state}/spool-%n
-SlurmctldPidFile={state}/slurmctld.pid
-SlurmdPidFile={state}/slurmd-%n.pid
-SlurmctldLogFile={state}/slurmctld.log
-SlurmdLogFile={state}/slurmd-%n.log
-# Without control groups, which the nodes do not see.
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-SchedulerParameters=sched_interval=2,bf_interval=2
-KillWait=5
-# Seconds without an answer after which a node counts as lost.
-SlurmdTimeout=10
-ReturnToService=2
-MpiDefault=none
-MailProg=/bin/true
-# The nodes share this machine. Each may have as many tasks as tests need.
-SlurmdParameters=config_overrides
-NodeName={nodes} CPUs=4 RealMemory=1000
-PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 GraceTime=60
-# A job in this one preempts others: they get the signal that they have asked for, and a minute.
-PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=2 PreemptMode=OFF
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SlurmctldParameters=preempt_send_user_signal
-"""
+CONFIGURATION = Path(__file__).with_name("slurm.conf")
 
 
 class Slurm:
-    """Slurm on the nodes of a net, whether it is up or not."""
+    """Slurm on the nodes of a net, which are up."""
 
     def __init__(self, net: str = "slurm"):
         self.hosts = hosts.Hosts(net)
         self.state = self.hosts.list.parent / "slurm"  # in a folder that Hosts.down removes
         self.env = os.environ | {"PATH": path(), "SLURM_CONF": str(self.state / "slurm.conf")}
 
-    def up(self, number: int) -> None:
-        """Make host0 to host<number - 1> with Slurm; what is left of an earlier one is removed.
-
-        Raises RehearsalError if it cannot be done; then nothing is left.
-        """
-        if not self.hosts.list.exists():  # an earlier process was killed between two files
-            shutil.rmtree(self.state, ignore_errors=True)
-        self.hosts.up(number)
-        try:
-            self.write_files()
-            self.start_daemons()
-        except BaseException:
-            self.hosts.down()
-            raise
-
     def write_files(self) -> None:
         self.state.mkdir(mode=0o755)
         (self.state / "munge.key").touch(mode=0o600)
         (self.state / "munge.key").write_bytes(os.urandom(1024))
         (self.state / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # loaded, never used
-        configuration = CONFIGURATION.format(
+        configuration = CONFIGURATION.read_text().format(
             net=self.hosts.net,
             state=self.state,
             first_job=int(time.time()) % 10**6 + 1,
@@ -138,13 +85,11 @@ class Slurm:
 @contextmanager
 def slurm_for_a_while(number: int, net: str = "slurm") -> Iterator[Slurm]:
     """Slurm that is removed whatever happens. Raises RehearsalError if it cannot be made."""
-    slurm = Slurm(net)
-    with hosts.reserved(net):
-        try:
-            slurm.up(number)
-            yield slurm
-        finally:
-            slurm.hosts.down()
+    with hosts.hosts_for_a_while(number, net):
+        slurm = Slurm(net)
+        slurm.write_files()
+        slurm.start_daemons()
+        yield slurm
 
 
 def wait(daemons: list[subprocess.Popen], ready: Callable[[], bool]) -> None:
@@ -178,9 +123,8 @@ def missing() -> str | None:
 
 def main() -> int:
     args = parse()
-    reason = missing()
-    if reason:
-        raise hosts.RehearsalError(reason)
+    if reason := missing():
+        hosts.fail(reason)
     processes.exit_on_signals()
     if args.action == "run":
         return Slurm(args.net).run(args.command)
@@ -189,12 +133,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = hosts.Parser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--net", default="slurm", help="which set of nodes: one word")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    action = actions.add_parser("with", help="NUMBER -- COMMAND: make so many nodes for it")
-    action.add_argument("number", type=int)
-    action.add_argument("command", nargs="+")
+    parser, actions = hosts.parser_of(__doc__, "slurm")
     actions.add_parser("run", help="-- COMMAND: on host0").add_argument("command", nargs="+")
     return parser.parse_args()
 

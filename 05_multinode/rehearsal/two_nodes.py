@@ -10,9 +10,8 @@ import psutil
 
 from tools import processes
 
-ROOT = Path(__file__).resolve().parents[2]
-TRAIN = str(ROOT / "05_multinode/train.py")
-FAULTY_RANK = str(ROOT / "05_multinode/rehearsal/faulty_rank.py")
+FOLDER = Path(__file__).resolve().parent
+TRAIN = [str(FOLDER.parent / "train.py")]
 STILL_WAITS = "waits"  # instead of an exit code: torchrun waits longer than we do
 PATIENCE = 150  # seconds until a wait counts as a hang
 TIMEOUT = 5  # seconds a rank waits for the others in cases that are about waiting
@@ -33,12 +32,10 @@ class Torchrun:
         match = re.search(pattern, self.output(), re.MULTILINE)
         return match[0] if match else None
 
-    def last_lines(self) -> list[str]:
-        return [f"{self.node} | {line}" for line in self.output().splitlines()[-20:]]
-
-    def poll(self) -> None:
+    def has_ended(self) -> bool:
         if self.ended is None and self.process.poll() is not None:
             self.ended = time.time()
+        return self.ended is not None
 
 
 class TwoNodes:
@@ -48,12 +45,13 @@ class TwoNodes:
     that holds MNIST/raw.
     """
 
-    def __init__(self, folder: Path, hosts, data: Path):
-        self.folder, self.hosts, self.data = folder, hosts, data.resolve()
-        self.port = 29500
+    port = 29500
+
+    def __init__(self, folder: Path, hosts, data: str):
+        self.folder, self.hosts, self.data = folder, hosts, data
+        self.fault = folder / "fault"  # written when something is broken, here or by faulty_rank.py
         self.mark = processes.new_mark()
-        self.torchruns = []
-        self.started = self.injected = None
+        self.torchruns, self.started = [], None
         (folder / "tmp").mkdir()
 
     def start(self, node, *flags, nnodes=2, endpoint=None, fault=None, torchrun=(), env=()):
@@ -65,15 +63,14 @@ class TwoNodes:
         endpoint = endpoint or f"host0:{self.port}"
         command = ["torchrun", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=c10d"]
         command += [f"--rdzv-endpoint={endpoint}", *torchrun]
-        command += [FAULTY_RANK, fault] if fault else [TRAIN]
-        command += ["--data", str(self.data), "-b", "24", "-e", "100000", "--lr", "0.001"]
+        command += [str(FOLDER / "faulty_rank.py"), fault] if fault else TRAIN
+        command += ["--data", self.data, "-b", "24", "-e", "100000", "--lr", "0.001"]
         command += ["--device", "cpu", "--timeout", "60", "--snapshot", "snapshot.pt", *flags]
         env = {"TMPDIR": str(self.folder / "tmp"), **dict(env)}
         path = self.folder / f"{len(self.torchruns)}.log"
         with open(path, "w") as log:
-            options = {"stdout": log, "stderr": subprocess.STDOUT}
-            options |= {"cwd": self.folder, "env": env, "mark": self.mark}
-            process = self.hosts.start(f"host{node}", command, **options)
+            options = {"cwd": self.folder, "stdout": log, "stderr": subprocess.STDOUT}
+            process = self.hosts.start(f"host{node}", command, env, self.mark, **options)
         self.started = time.time()
         self.torchruns.append(Torchrun(f"host{node}", path, process))
 
@@ -89,15 +86,13 @@ class TwoNodes:
     def inject(self, fault: Callable[[], None]) -> None:
         """Call fault() in the middle of an epoch; the seconds of the result count from now."""
         time.sleep(0.3)
-        self.injected = time.time()
+        self.fault.touch()
         fault()
 
     def rank(self, rank: int) -> psutil.Process:
         """Return the process of a rank."""
-        return next(each for each in self.processes() if each.environ().get("RANK") == str(rank))
-
-    def processes(self) -> list[psutil.Process]:
-        return processes.marked(self.mark)
+        ours = processes.marked(self.mark)
+        return next(each for each in ours if each.environ().get("RANK") == str(rank))
 
     def listens(self) -> bool:
         """Is there a server at the endpoint's port of the first torchrun's node?
@@ -110,41 +105,37 @@ class TwoNodes:
     def wait_for_line(self, pattern: str) -> None:
         self.wait_until(lambda: any(each.find(pattern) for each in self.torchruns))
 
-    def wait_until(self, happened: Callable[[], bool], limit: float = PATIENCE) -> None:
+    def wait_until(self, happened: Callable[[], bool]) -> None:
         """Raises TimeoutError, with all output so far."""
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + PATIENCE
         while not happened():
-            for each in self.torchruns:
-                each.poll()
-            in_vain = all(each.ended for each in self.torchruns) and not happened()
+            in_vain = all([run.has_ended() for run in self.torchruns]) and not happened()
             if in_vain or time.monotonic() > deadline:
-                raise TimeoutError("".join(each.output() for each in self.torchruns))
+                raise TimeoutError("".join(run.output() for run in self.torchruns))
             time.sleep(0.05)
 
-    def result(self, *expected: tuple[int | str, str], limit: float = PATIENCE) -> dict:
+    def result(self, *expected: tuple[int | str, str]) -> dict:
         """Wait until the torchruns have ended -> what a record holds of a case.
 
-        expected: for each torchrun its exit code, or STILL_WAITS, and a pattern of its output.
+        expected: for each torchrun its exit code, or STILL_WAITS, and a pattern of its output. The
+        seconds count from the fault; if it is a setting, from the start of the last torchrun.
         """
         due = [run for run, (code, _) in zip(self.torchruns, expected) if code != STILL_WAITS]
-        self.wait_until(lambda: all(run.ended for run in due), limit)
+        self.wait_until(lambda: all([run.has_ended() for run in due]))
         if len(due) < len(self.torchruns):
             time.sleep(TIMEOUT)
-        for run in self.torchruns:
-            run.poll()
-        fault = self.folder / "fault"  # a faulty rank has written it
-        since = self.injected or (fault.stat().st_mtime if fault.exists() else self.started)
+        since = self.fault.stat().st_mtime if self.fault.exists() else self.started
         rows, ok = [], True
         for run, (code, pattern) in zip(self.torchruns, expected):
             row = {"node": run.node, "code": STILL_WAITS, "seconds": None}
-            if run.ended:
+            if run.has_ended():
                 row |= {"code": run.process.returncode, "seconds": run.ended - since}
             row["message"] = run.find(pattern)
             ok = ok and row["code"] == code and row["message"] is not None
             rows.append(row)
         result = {"nodes": rows, "left": self.files(), "ok": ok}
         if not ok:
-            result["last"] = [line for run in self.torchruns for line in run.last_lines()]
+            result["last"] = "".join(run.output() for run in self.torchruns)
         return result
 
     def files(self) -> list[str]:

@@ -10,8 +10,8 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
@@ -20,15 +20,15 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 
 from benchmarks import common
-from benchmarks.recorders.parts import assemble, crowded, now, spans
+from benchmarks.recorders.parts import assemble, now, spans
 
 RANKS = 4
 CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
 IMAGES = 60  # per rank: steps that can be seen next to the timeout
 WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
-NO_LAUNCHER = "No launcher ends the ranks that wait, as torchrun and mp.spawn do. "
+NO_LAUNCHER = "No launcher ends the ranks that wait, as torchrun and mp.spawn do."
 NOTES = {
-    SLOW: "In every step rank 1 starts 300 ms late. ",
+    SLOW: "In every step rank 1 starts 300 ms late.",
     DIES: f"Rank 1 gets SIGKILL during step 3. {NO_LAUNCHER}",
     LEAVES: f"Rank 1 has 3 batches, the others 4; the timeout is 2 s. {NO_LAUNCHER}",
 }
@@ -48,7 +48,8 @@ def record_failure(case: str, ranks: int) -> dict:
         try:
             for process in processes:
                 process.start()
-            exits = watch(processes)
+            with ThreadPoolExecutor(ranks) as threads:
+                exits = list(threads.map(end_of, processes))
         finally:
             for process in processes:
                 if process.pid:
@@ -61,23 +62,17 @@ def record_failure(case: str, ranks: int) -> dict:
         "failure",
         f"{case.capitalize()}: {ranks} ranks",
         {"case": case, "ranks": ranks},
-        NOTES[case] + crowded(ranks),
+        NOTES[case],
         [with_exit(own, *ended, end) for own, ended in zip(notes, exits)],
     )
 
 
-def watch(processes: list) -> list[tuple[int, int]]:
-    """Wait until all ranks have ended -> when each did, and its exit code."""
-    ended, deadline = {}, time.monotonic() + PATIENCE
-    while len(ended) < len(processes):
-        alive = {p.sentinel: rank for rank, p in enumerate(processes) if rank not in ended}
-        for sentinel in wait(list(alive), max(0, deadline - time.monotonic())):
-            moment, rank = now(), alive[sentinel]
-            processes[rank].join()
-            ended[rank] = (moment, processes[rank].exitcode)
-        if time.monotonic() > deadline:
-            sys.exit(f"record: ranks {sorted(alive.values())} have not ended in {PATIENCE} s")
-    return [ended[rank] for rank in range(len(processes))]
+def end_of(process: mp.Process) -> tuple[int, int]:
+    """Wait until a rank has ended -> when, and its exit code."""
+    process.join(PATIENCE)
+    if process.exitcode is None:
+        sys.exit(f"record: {process.name} has not ended in {PATIENCE} s")
+    return now(), process.exitcode
 
 
 def with_exit(notes: list[dict], at: int, code: int, end: int) -> dict:

@@ -25,6 +25,8 @@ def assemble(kind: str, title: str, choices: dict, note: str, ranks: list) -> di
         "command": f"python -m benchmarks.record {kind}",
         "note": note,
     }
+    shared = f"{len(ranks)} ranks share {common.cores()} CPU cores: what waits for what is as on"
+    about["note"] += f" {shared} {len(ranks)} devices, the times are not."
     first = min(own["spans"][0]["from"] for own in ranks)
     last = max(own["spans"][-1]["to"] for own in ranks)
     return {
@@ -69,10 +71,3 @@ def spans(turns: list[tuple]) -> list[dict]:
                 span = {"what": what, "from": start, "to": stop}
                 found.append(span | {"text": text} if text else span)
     return found
-
-
-def crowded(ranks: int) -> str:
-    return (
-        f"{ranks} ranks share {common.cores()} CPU cores: what waits for what is as on {ranks} "
-        "devices, the times are not."
-    )

@@ -6,7 +6,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from benchmarks import common
-from benchmarks.recorders.parts import assemble, crowded, now, spans
+from benchmarks.recorders.parts import assemble, now, spans
 
 RANKS = 2
 CAPS = (25, 0.01)  # bucket_cap_mb: one bucket, and three
@@ -29,7 +29,7 @@ def step_of(ranks: int, cap: float, steps: list[tuple[dict]]) -> dict:
         "step",
         f"One DDP step: {ranks} ranks, the ConvNet, bucket_cap_mb={cap}",
         {"ranks": ranks, "bucket_cap_mb": cap},
-        f"{IMAGES} images per rank; each step begins with a barrier. {crowded(ranks)}",
+        f"{IMAGES} images per rank; each step begins with a barrier.",
         [step_of_rank(own, joined) for own in step],
     )
 

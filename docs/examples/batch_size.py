@@ -75,15 +75,16 @@ def main():
     images, labels = load(args.data, True, 12_000)
     lr = RATES[args.optimizer]
     peak = scaled_rate(args.rule, lr, args.batch_size / 60)  # 60: the batch of RATES
-    rates = schedule(lr, peak, 2 * (len(images) // args.batch_size))  # two epochs
-    model = make_model(seed=0)
+    first = peak if args.no_warm_up else lr
+    rates = schedule(first, peak, 2 * (len(images) // args.batch_size))  # two epochs
+    model = make_model(args.seed)
     optimizer = OPTIMIZERS[args.optimizer](model.parameters())
     data = images, labels, args.batch_size, args.accumulate, rank, ranks
     train(DistributedDataParallel(model), optimizer, rates, *data)
     if rank == 0:
         own = args.batch_size // ranks // args.accumulate
         print(f"effective batch {own} x {ranks} ranks x {args.accumulate} = {args.batch_size}")
-        print(f"learning rate {lr:g} to {peak:g} ({args.rule}), {len(rates)} steps")
+        print(f"learning rate {first:g} to {peak:g} ({args.rule}), {len(rates)} steps")
         print(f"test accuracy {accuracy(model, *load(args.data, False, 10_000)):.2%}")
 
 
@@ -94,6 +95,8 @@ def parse():
     add("--batch-size", type=int, default=60, help="images per step, of all ranks together (60)")
     add("--rule", choices=("fixed", "sqrt", "linear"), default="fixed")
     add("--optimizer", choices=("sgd", "adam"), default="sgd")
+    add("--no-warm-up", action="store_true", help="begin at the scaled rate")
+    add("--seed", type=int, default=0, help="of the weights and of the order of the images (0)")
     add("--accumulate", type=int, default=1, help="micro-batches per step and rank (1)")
     args = parser.parse_args()
     if "RANK" not in os.environ:

@@ -5,10 +5,7 @@ torchrun --standalone --nproc-per-node 2 docs/examples/reinforce.py
 
 import argparse
 import os
-import sys
 import time
-import traceback
-from contextlib import contextmanager
 from datetime import timedelta
 from math import cos, sin
 
@@ -24,28 +21,14 @@ def main():
     parser.add_argument("--samples", type=int, default=2000, help="per iteration, all ranks (2000)")
     parser.add_argument("--same-seed", action="store_true", help="the mistake: not seed + rank")
     args = parser.parse_args()
-    if args.samples < 1:
-        parser.error(f"--samples {args.samples}: at least 1")
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    with process_group() as device:
-        train(args, device)
-
-
-@contextmanager
-def process_group():
-    """Join the other ranks, and leave them again; with gloo also when the training raises."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group(timeout=timedelta(seconds=30), device_id=device if cuda else None)
-    try:
-        yield device
-    finally:
-        traceback.clear_frames(sys.exc_info()[2])  # a failure's frames hold DDP
-        if not cuda or sys.exc_info()[2] is None:  # NCCL would wait for ranks that wait for it
-            dist.destroy_process_group()
+    train(args, device)
 
 
 def train(args, device):
@@ -118,3 +101,4 @@ def update(ddp_model, optimizer, episodes, device):
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # main has returned, and DDP was freed with it

@@ -37,19 +37,13 @@ def picture(title: str, height: float = 3.0, **grid) -> Iterator:
     height: inches; grid: nrows, ncols, sharex, width_ratios, ... of matplotlib's subplots, with
     which the axes come as an array.
     """
-    with rc_context(STYLE):
-        figure = new_figure(title, height)
-        yield figure.subplots(**grid)
-        publish(png(figure), figure)
-
-
-def new_figure(title: str, height: float) -> Figure:
-    """An empty figure that pyplot does not know, so that nothing shows it a second time."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     if len(title) > TITLE:
         raise ValueError(f"a title has one line, of at most {TITLE} characters: {title}")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-    return figure
+    with rc_context(STYLE):  # pyplot does not know the figure, so nothing shows it a second time
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        yield figure.subplots(**grid)
+        publish(png(figure), figure)
 
 
 def publish(picture: bytes, figure: Figure) -> None:

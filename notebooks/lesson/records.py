@@ -2,12 +2,11 @@
 
 import functools
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import records
 from records import medians
+from tools import draw_digits
 
 from .ranks import ROOT, temporary_folder
 
@@ -37,7 +36,5 @@ def digits(train: int = 6000, test: int = 1000) -> Path:
     Small, and no network needed. It is removed when the notebook's kernel ends.
     """
     folder = Path(temporary_folder(), f"drawn-{train}")
-    command = [sys.executable, "tools/draw_digits.py", str(folder)]
-    command += ["--train", str(train), "--test", str(test)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=600, stdout=subprocess.DEVNULL)
+    draw_digits.draw_data_set(folder / "MNIST/raw", train, test)
     return folder

@@ -39,18 +39,12 @@ def show_diff(before: str, after: str, *names: str, context: int = 3) -> None:
 
     before, after: stages, such as "01_baseline"; context: unchanged lines around a change.
     """
-    caption = f"from {before}/train.py to {after}/train.py"
-    show_code(diff(before, after, *names, context=context), "diff", caption)
-
-
-def diff(before: str, after: str, *names: str, context: int = 3) -> str:
-    """The unified diff that show_diff shows: the function stands where line numbers would age."""
     lines = []
     for name in names:
         sides = [source(f"{stage}/train.py", name).splitlines() for stage in (before, after)]
         for line in list(difflib.unified_diff(*sides, n=context, lineterm=""))[2:]:
-            lines.append(f"@@ {name}" if line.startswith("@@") else line)
-    return "\n".join(lines)
+            lines.append(f"@@ {name}" if line.startswith("@@") else line)  # line numbers would age
+    show_code("\n".join(lines), "diff", f"from {before}/train.py to {after}/train.py")
 
 
 def show_code(text: str, language: str, caption: str = "") -> None:

@@ -10,9 +10,9 @@ from .shapes import arrow, bare, box
 lesson = import_module("notebooks.lesson")
 
 
-def four_moves(grid) -> None:
+def moves() -> None:
     """Six panels: what travels between device 0 and the others in a step of DataParallel."""
-    moves = {
+    panels = {
         "1. replicate": ("out", "the model", "backward"),
         "2. scatter": ("out", "images", "optimizer"),
         "3. parallel apply": ("", "each its shard", ""),
@@ -20,25 +20,21 @@ def four_moves(grid) -> None:
         "5. after the loss": ("out", "their gradient", "optimizer"),
         "6. backward, add up": ("back", "gradients", "backward"),
     }
-    for axes, (move, (way, what, color)) in zip(grid.flat, moves.items()):
-        for device, (x, y) in enumerate([(3, 3), (0.7, 0.5), (3, 0.5), (5.3, 0.5)]):
-            box(axes, x, y, str(device), lesson.RANKS[device], width=1.6, height=1)
-            if not way:  # all of them compute
-                color = lesson.RANKS[device]
-                axes.patches[-1].set(fill=True, facecolor=color)
-                axes.texts[-1].set(color="white" if color in lesson.DARK else "black")
-            elif device:
-                ends = [(3 + (x - 3) * 0.3, 2.4), (x, 1.1)]
-                start, end = ends if way == "out" else reversed(ends)
-                arrow(axes, start, end, lesson.COLORS[color])
-        axes.text(4.1, 3, what, va="center")
-        bare(axes, (-0.3, 7.6), (-0.2, 3.8), move)
-
-
-def moves() -> None:
     title = "Four moves forward, two back: all traffic passes through device 0"
     with lesson.picture(title, height=4.6, nrows=2, ncols=3) as grid:
-        four_moves(grid)
+        for axes, (move, (way, what, color)) in zip(grid.flat, panels.items()):
+            for device, (x, y) in enumerate([(3, 3), (0.7, 0.5), (3, 0.5), (5.3, 0.5)]):
+                box(axes, x, y, str(device), lesson.RANKS[device], width=1.6, height=1)
+                if not way:  # all of them compute
+                    color = lesson.RANKS[device]
+                    axes.patches[-1].set(fill=True, facecolor=color)
+                    axes.texts[-1].set(color="white" if color in lesson.DARK else "black")
+                elif device:
+                    ends = [(3 + (x - 3) * 0.3, 2.4), (x, 1.1)]
+                    start, end = ends if way == "out" else reversed(ends)
+                    arrow(axes, start, end, lesson.COLORS[color])
+            axes.text(4.1, 3, what, va="center")
+            bare(axes, (-0.3, 7.6), (-0.2, 3.8), move)
 
 
 def through_device_0(stage, from_scratch, x, traffic: dict, ddp: list[float]) -> None:

@@ -8,32 +8,26 @@ lesson = import_module("notebooks.lesson")
 
 
 def both_types(numbers: dict) -> None:
-    """The positive numbers of fp16 and of bf16."""
+    """The positive numbers of fp16 and bf16, sorted: from end to end, and some of them near 1."""
     title = "fp16 has eight times as many numbers near 1, bf16 far more range"
-    with lesson.picture(title, height=3.8, nrows=2) as both:
-        number_lines(both, numbers)
+    with lesson.picture(title, height=3.8, nrows=2) as (whole, near):
+        for y, (name, line) in enumerate(numbers.items()):
+            low, high, color = line[0].item(), line[-1].item(), lesson.RANKS[y]
+            whole.plot([low, high], [y, y], "|-", color=color, linewidth=5, markersize=18)
+            whole.text(1, y - 0.3, f"{name}: {low:.0e} to {high:.0e}", ha="center", va="bottom")
+            some = line[(line >= 1) & (line <= 1 + 1 / 32)]
+            near.plot(some, [y] * len(some), "|", color=color, markersize=24, markeredgewidth=2)
+        whole.set(xscale="log", xlabel="the positive numbers it can hold, from end to end")
+        near.set(xlabel="each of its numbers between 1 and 1.03125")
+        for axes in (whole, near):
+            axes.set_yticks(range(len(numbers)), numbers)
+            axes.set_ylim(1.6, -0.9)
     from_1_to_2 = [((line >= 1) & (line < 2)).sum().item() for line in numbers.values()]
     assert from_1_to_2 == [1024, 128]
 
 
-def number_lines(both, numbers: dict) -> None:
-    """numbers: all positive ones of each type, sorted. From end to end, and some of them near 1."""
-    whole, near = both
-    for y, (name, line) in enumerate(numbers.items()):
-        low, high, color = line[0].item(), line[-1].item(), lesson.RANKS[y]
-        whole.plot([low, high], [y, y], "|-", color=color, linewidth=5, markersize=18)
-        whole.text(1, y - 0.3, f"{name}: {low:.0e} to {high:.0e}", ha="center", va="bottom")
-        some = line[(line >= 1) & (line <= 1 + 1 / 32)]
-        near.plot(some, [y] * len(some), "|", color=color, markersize=24, markeredgewidth=2)
-    whole.set(xscale="log", xlabel="the positive numbers it can hold, from end to end")
-    near.set(xlabel="each of its numbers between 1 and 1.03125")
-    for axes in both:
-        axes.set_yticks(range(len(numbers)), numbers)
-        axes.set_ylim(1.6, -0.9)
-
-
 def scaled_gradients(gradients, numbers: dict, lost) -> None:
-    """Histograms of gradients as they are and scaled, and where fp16 has only 0."""
+    """Histograms of gradients as they are and scaled; gray is where fp16 has only 0."""
     edges = torch.linspace(-13, 2, 76)
     counts = {
         label: (gradients * scale).abs().log10().histogram(edges).hist / 1000
@@ -43,23 +37,18 @@ def scaled_gradients(gradients, numbers: dict, lost) -> None:
     few = f"{lost(gradients, 65536):.2%}"
     title = f"{lost(gradients):.0%} of these gradients become 0 in fp16; with a loss scale {few}"
     with lesson.picture(title, height=3.2) as axes:
-        underflow(axes, counts, edges.tolist(), half)
+        for k, (label, count) in enumerate(counts.items()):
+            look = {"hatch": "//", "linewidth": 2} if k else {"fill": True, "alpha": 0.6}
+            axes.stairs(count, edges.tolist(), color=lesson.RANKS[k], label=label, **look)
+        axes.axvspan(-13, half, color=lesson.GRAY, alpha=0.2)
+        axes.text(-12.8, axes.get_ylim()[1] * 0.9, "0 in fp16", weight="bold")
+        axes.set(xlabel="size of a gradient, as a power of ten", ylabel="thousands of them")
+        axes.set(xlim=(-13, 2))
+        axes.legend()
     assert lost(gradients) > 0.1 and lost(gradients, 65536) < lost(gradients) / 100
     assert (gradients.bfloat16() != 0).all()
     amp = import_module("03_ddp_spawn.amp")
     assert lost(gradients) == amp.lost_in_fp16(gradients) and amp.SCALE == 65536
-
-
-def underflow(axes, counts: dict[str, list[float]], edges: list[float], limit: float) -> None:
-    """Histograms of gradients; what is below the limit is gray: there fp16 has only 0."""
-    for k, (label, count) in enumerate(counts.items()):
-        look = {"hatch": "//", "linewidth": 2} if k else {"fill": True, "alpha": 0.6}
-        axes.stairs(count, edges, color=lesson.RANKS[k], label=label, **look)
-    axes.axvspan(edges[0], limit, color=lesson.GRAY, alpha=0.2)
-    axes.text(edges[0] + 0.2, axes.get_ylim()[1] * 0.9, "0 in fp16", weight="bold")
-    axes.set(xlabel="size of a gradient, as a power of ten", ylabel="thousands of them")
-    axes.set(xlim=(edges[0], edges[-1]))
-    axes.legend()
 
 
 def scale_over_steps(scales: list[float], skipped: list[bool]) -> None:

@@ -22,12 +22,6 @@ ALGORITHMS = {
 
 
 def three_algorithms() -> None:
-    title = "Which of four ranks exchange data, and in which sequential steps"
-    with lesson.picture(title, height=2.6, ncols=3) as grid:
-        algorithms(grid)
-
-
-def algorithms(grid) -> None:
     """Three panels: between which of four ranks vectors or chunks travel, and in which step."""
     square = [(1, 4), (5, 4), (5, 1), (1, 1)]  # of ranks 0 to 3, clockwise
     panels = {
@@ -35,32 +29,48 @@ def algorithms(grid) -> None:
         "tree": ("<|-|>", {(1, 0): "1, 4", (3, 2): "1, 4", (2, 0): "2, 3"}),
         "ring": ("-|>", {(0, 1): "1-6", (1, 2): "1-6", (2, 3): "1-6", (3, 0): "1-6"}),
     }
-    for axes, (title, (style, edges)) in zip(grid, panels.items()):
-        for (start, end), steps in edges.items():
-            (x, y), (to_x, to_y) = square[start], square[end]
-            far = 0.24 if x != to_x and y != to_y else 0.22
-            ends = [
-                (a + far * (b - a), c + far * (d - c))
-                for a, b, c, d in ((x, to_x, y, to_y), (to_x, x, to_y, y))
-            ]
-            arrow(axes, *ends, style=style)
-            look = {"color": "white", "weight": "bold", "ha": "center", "va": "center"}
-            paper = {"facecolor": lesson.GRAY, "edgecolor": "none", "pad": 2}
-            axes.text((x + to_x) / 2, (y + to_y) / 2, steps, fontsize=11, bbox=paper, **look)
-        for rank, (x, y) in enumerate(square):
-            box(axes, x, y, f"{rank}", lesson.RANKS[rank], width=1.3, height=1)
-        bare(axes, (0, 6), (0.2, 4.8), title)
+    look = {"color": "white", "weight": "bold", "ha": "center", "va": "center", "fontsize": 11}
+    look["bbox"] = {"facecolor": lesson.GRAY, "edgecolor": "none", "pad": 2}
+    title = "Which of four ranks exchange data, and in which sequential steps"
+    with lesson.picture(title, height=2.6, ncols=3) as grid:
+        for axes, (panel, (style, edges)) in zip(grid, panels.items()):
+            for (start, end), steps in edges.items():
+                (x, y), (to_x, to_y) = square[start], square[end]
+                far = 0.24 if x != to_x and y != to_y else 0.22
+                across, down = far * (to_x - x), far * (to_y - y)
+                arrow(axes, (x + across, y + down), (to_x - across, to_y - down), style=style)
+                axes.text((x + to_x) / 2, (y + to_y) / 2, steps, **look)
+            for rank, (x, y) in enumerate(square):
+                box(axes, x, y, f"{rank}", lesson.RANKS[rank], width=1.3, height=1)
+            bare(axes, (0, 6), (0.2, 4.8), panel)
 
 
 def ring_steps() -> None:
-    """Every rank's chunks, from the start to the sixth step."""
+    """A panel per step, and a key: rows are ranks, columns chunks; a thick frame has changed."""
     vectors = [torch.full((4,), 10**rank) for rank in range(4)]
     states = list(from_scratch.simulate(vectors))
     assert all(torch.equal(x, torch.full((4,), 1111)) for x in states[-1])
 
     title = "Steps 1 to 3 add up (reduce-scatter), 4 to 6 copy (all-gather)"
     with lesson.picture(title, height=4.2, nrows=2, ncols=4) as grid:
-        ring_states(grid, states)
+        before = states[0]
+        for step, (axes, state) in enumerate(zip(grid.flat, states)):
+            for rank in range(4):
+                axes.text(-0.5, 3.45 - rank, rank, ha="center", va="center")
+                for k in range(4):
+                    edge = 3 if before[rank][k] != state[rank][k] else 0.8
+                    chunk(axes, k, 3 - rank, state[rank][k].item(), edge=edge)
+            bare(axes, (-0.9, 4.1), (-0.1, 4.1), f"step {step}" if step else "start")
+            before = state
+        key = grid.flat[len(states)]
+        chunk(key, 0, 2.4, 1011, size=1.5)
+        key.text(0, 2.2, "a chunk: ranks 0,\n1 and 3 are in", va="top")
+        for rank in range(4):
+            key.add_patch(Rectangle((rank, 0), 0.45, 0.45, fc=lesson.RANKS[rank]))
+            key.text(rank + 0.5, 0, rank)
+        bare(key, (-0.1, 4), (-0.1, 4))
+        for axes in grid.flat:
+            axes.set(aspect="equal")
 
     finished = {rank: (states[3][rank] == 1111).nonzero().flatten().tolist() for rank in range(4)}
     assert finished == {0: [1], 1: [2], 2: [3], 3: [0]}
@@ -73,32 +83,6 @@ def chunk(axes, x, y, value, size=0.9, edge=0.8) -> None:
         stripe = Rectangle((x + rank * size / 4, y), size / 4, size, fc=color, lw=0)
         axes.add_patch(stripe)
     axes.add_patch(Rectangle((x, y), size, size, fill=False, ec=lesson.GRAY, lw=edge))
-
-
-def ring_states(grid, states: list[list]) -> None:
-    """A panel per step, and a key: rows are ranks, columns chunks, thick frames what has changed.
-
-    states: of the start and after each of the six steps, every rank's vector, [4].
-    """
-    before = states[0]
-    for step, (axes, state) in enumerate(zip(grid.flat, states)):
-        for rank in range(4):
-            for k in range(4):
-                edge = 3 if before[rank][k] != state[rank][k] else 0.8
-                chunk(axes, k, 3 - rank, state[rank][k].item(), edge=edge)
-        bare(axes, (-0.9, 4.1), (-0.1, 4.1), f"step {step}" if step else "start")
-        for rank in range(4):
-            axes.text(-0.5, 3.45 - rank, rank, ha="center", va="center")
-        before = state
-    key = grid.flat[len(states)]
-    chunk(key, 0, 2.4, 1011, size=1.5)
-    key.text(0, 2.2, "a chunk: ranks 0,\n1 and 3 are in", va="top")
-    for rank in range(4):
-        key.add_patch(Rectangle((rank, 0), 0.45, 0.45, fc=lesson.RANKS[rank]))
-        key.text(rank + 0.5, 0, rank)
-    bare(key, (-0.1, 4), (-0.1, 4))
-    for axes in grid.flat:
-        axes.set(aspect="equal")
 
 
 def traffic(busiest: dict, real: list[dict]) -> None:

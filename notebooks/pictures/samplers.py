@@ -11,27 +11,22 @@ seeding = import_module("03_ddp_spawn.shards_and_seeds")
 
 
 def padded(of_ranks: list[list[int]]) -> None:
-    """10 images on 4 ranks."""
+    """Each rank's images; hatched are those that another rank has, too."""
     again = seeding.padding(of_ranks)
     title = "10 images on 4 ranks: images 0 and 1 are assigned twice"
     with lesson.picture(title, height=2.9) as axes:
-        shards(axes, of_ranks, again)
+        for rank, (images, marks) in enumerate(zip(of_ranks, again)):
+            for place, (image, twice) in enumerate(zip(images, marks)):
+                color, hatch = (ORANGE, "///") if twice else (SKY, None)
+                axes.barh(rank, 0.94, 0.9, place, color=color, hatch=hatch)
+                paper = {"facecolor": color, "edgecolor": "none", "pad": 2}
+                look = {"ha": "center", "va": "center", "color": "black", "bbox": paper}
+                axes.text(place + 0.47, rank, image, **look)
+        axes.set_yticks(range(4), [f"rank {rank}" for rank in range(4)])
+        axes.set(ylim=(3.6, -0.6), xlabel="its images, in order")
+        axes.set_xticks([0.47, 1.47, 2.47], ["1st", "2nd", "3rd"])
     assert of_ranks == [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
     assert sum(map(sum, again)) == 2
-
-
-def shards(axes, of_ranks: list[list[int]], padded: list[list[bool]]) -> None:
-    """Each rank's images; hatched are those that another rank has, too."""
-    for rank, (images, marks) in enumerate(zip(of_ranks, padded)):
-        for place, (image, twice) in enumerate(zip(images, marks)):
-            color, hatch = (ORANGE, "///") if twice else (SKY, None)
-            axes.barh(rank, 0.94, 0.9, place, color=color, hatch=hatch)
-            paper = {"facecolor": color, "edgecolor": "none", "pad": 2}
-            look = {"ha": "center", "va": "center", "color": "black", "bbox": paper}
-            axes.text(place + 0.47, rank, image, **look)
-    axes.set_yticks(range(len(of_ranks)), [f"rank {rank}" for rank in range(len(of_ranks))])
-    axes.set(ylim=(len(of_ranks) - 0.4, -0.6), xlabel="its images, in order")
-    axes.set_xticks([0.47, 1.47, 2.47], ["1st", "2nd", "3rd"])
 
 
 def orders(without: list, with_it: list) -> None:
@@ -83,12 +78,20 @@ def six_seedings(drawn: list[dict]) -> None:
 
 
 def rotated_digits() -> None:
-    """One digit, turned by both ranks with one seed and with two; then their dropout masks."""
+    """Four digits that each rank turned with one seed and with two; then their dropout masks."""
     ways = ("one seed for all", "seed + rank")
     both_ranks = lesson.run.values
     title = "With one seed for all, two ranks rotate by the same angles"
     with lesson.picture(title, height=3, nrows=2, ncols=8) as grid:
-        digits(grid, both_ranks, ways)
+        for rank, row in enumerate(grid):
+            for k, axes in enumerate(row):
+                turned = both_ranks[rank][ways[k // 4]]
+                axes.imshow(turned["digits"][k % 4], lesson.DIGITS)
+                axes.set(xticks=[], yticks=[], title=f"{turned['angles'][k % 4]:.0f}°")
+                axes.spines[:].set(color=lesson.RANKS[rank], linewidth=3, visible=True)
+            row[0].set_ylabel(f"rank {rank}", weight="bold")
+        for k, way in enumerate(ways):
+            grid[1, 4 * k].set_xlabel(way, loc="left")
     same, apart = ([values[way]["angles"] for values in both_ranks] for way in ways)
     assert same[0] == same[1] and not set(apart[0]) & set(apart[1])
 
@@ -102,26 +105,26 @@ def rotated_digits() -> None:
         assert agree == 1 if way == ways[0] else 0.35 < agree < 0.65
 
 
-def digits(grid, ranks: list[dict], ways: tuple[str, str]) -> None:
-    """Four turned digits per rank and way: a row for each rank, the ways side by side."""
-    for rank, row in enumerate(grid):
-        for k, axes in enumerate(row):
-            turned = ranks[rank][ways[k // 4]]
-            axes.imshow(turned["digits"][k % 4], lesson.DIGITS)
-            axes.set(xticks=[], yticks=[], title=f"{turned['angles'][k % 4]:.0f}°")
-            axes.spines[:].set(color=lesson.RANKS[rank], linewidth=3, visible=True)
-        row[0].set_ylabel(f"rank {rank}", weight="bold")
-    for k, way in enumerate(ways):
-        grid[1, 4 * k].set_xlabel(way, loc="left")
-
-
 def statistics() -> float:
-    """Values of two ranks in training and in a test -> the saved mean of plain BatchNorm"""
+    """Histograms of two ranks' values: a row per kind of BatchNorm, training on the left.
+
+    -> the saved mean of plain BatchNorm
+    """
     values0, values1 = lesson.run.values
     edges = torch.linspace(-4, 14, 61).tolist()
     title = "Plain BatchNorm hides the difference in training, and not in the test"
     with lesson.picture(title, height=4.2, nrows=2, ncols=2, sharex=True, sharey=True) as grid:
-        normalized(grid, [values0, values1], edges)
+        for row, name in zip(grid, ("BatchNorm", "SyncBatchNorm")):
+            for axes, when in zip(row, ("in training", "as saved")):
+                for rank, values in enumerate((values0, values1)):
+                    look = {"color": lesson.RANKS[rank], "hatch": ["", "//"][rank], "alpha": 0.7}
+                    counts = values[name][when]
+                    axes.stairs(counts, edges, fill=not rank, label=f"rank {rank}", **look)
+                axes.set(title=f"{name}, {when}", yticks=[])
+            row[0].set(ylabel="how many")
+        grid[0, 1].legend()
+        for axes in grid[1]:
+            axes.set(xlabel="value after normalizing")
 
     assert values0["refused"] and values1["refused"]
     assert abs(values0["BatchNorm"]["saved"]) < 0.1  # the mean of all images is 5
@@ -130,18 +133,3 @@ def statistics() -> float:
         for a, b, apart in zip(values0[f"{name} apart"], values1[f"{name} apart"], distances):
             assert abs(b - a - apart) < 0.1
     return values0["BatchNorm"]["saved"]
-
-
-def normalized(grid, ranks: list[dict], edges: list[float]) -> None:
-    """Histograms of both ranks' values: a row per kind of BatchNorm, training on the left."""
-    for row, name in zip(grid, ("BatchNorm", "SyncBatchNorm")):
-        for axes, when in zip(row, ("in training", "as saved")):
-            for rank, values in enumerate(ranks):
-                look = {"color": lesson.RANKS[rank], "hatch": ["", "//"][rank], "alpha": 0.7}
-                counts = values[name][when]
-                axes.stairs(counts, edges, fill=not rank, label=f"rank {rank}", **look)
-            axes.set(title=f"{name}, {when}", yticks=[])
-        row[0].set(ylabel="how many")
-    grid[0, 1].legend()
-    for axes in grid[1]:
-        axes.set(xlabel="value after normalizing")

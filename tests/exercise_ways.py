@@ -1,0 +1,400 @@
+"""What test_exercises.py answers to each exercise, and what the checker says of it.
+
+GIVEN: words of the verdict on the file as it is given. WRONG: by name edits of our solution, {old:
+new}, and words of their verdict. RIGHT: edits that make further right ways.
+"""
+
+GIVEN, WRONG, RIGHT = {}, {}, {}
+
+LOADER = "    loader = DataLoader(dataset, batch_size=4, sampler=sampler)\n"
+FIXED = (
+    "    from torch.utils.data import Subset\n"
+    "    loader = DataLoader(Subset(dataset, list(sampler)), batch_size=4, shuffle=True)\n"
+)
+GIVEN["01"] = "the same images in two epochs\n  yours: [rank 0 in epochs 0 and 1"
+WRONG["01"] = {
+    "a fixed shard, shuffled": ({LOADER: FIXED}, "the same images in two epochs"),
+    "each rank another epoch": (
+        {"set_epoch(epoch)": "set_epoch(epoch + dist.get_rank())"},
+        "images that no rank sees, in each epoch",
+    ),
+}
+
+SHARD = "range(dist.get_rank(), len(dataset), dist.get_world_size())"
+REDUCE = "    dist.all_reduce(correct)\n"
+RESULT = "100 * correct.item() / len(dataset)"
+MEAN = """    mean = 100 * correct / max(1, len(shard)) / dist.get_world_size()
+    dist.all_reduce(mean)
+    return mean.item()
+"""
+BLOCK = "torch.arange(len(dataset)).tensor_split(dist.get_world_size())[dist.get_rank()]"
+GIVEN["02"] = "11 images: different from our solution: the accuracy\n  rank 0: 109.1\n"
+RIGHT["02"] = {"contiguous shards": {SHARD: BLOCK}}
+WRONG["02"] = {
+    "the mean of the ranks' accuracies": ({f"{REDUCE}    return {RESULT}\n": MEAN}, "accuracy"),
+    "every rank tests everything": (
+        {SHARD: "range(len(dataset))", RESULT: f"{RESULT} / dist.get_world_size()"},
+        "images that a rank tests: 11, 11; 6 with our solution",
+    ),
+}
+
+GIVEN["03"] = "rank 0 waits in line"
+WRONG["03"] = {
+    "another learning rate": ({"lr=0.05": "lr=0.04"}, "what step 1 adds to the weights"),
+    "validated in train mode": ({"    model.eval()\n": ""}, "what train returns on rank 0"),
+}
+
+DDP = "    ddp_model = DistributedDataParallel(model)\n"
+GATHER = """    each = [None] * dist.get_world_size()
+    dist.all_gather_object(each, (x, y))
+    x, y = map(torch.cat, zip(*each))
+"""
+GIVEN["04"] = "what step 1 adds to the weights"
+WRONG["04"] = {
+    "another loss than the model's": ({"net.loss(": "F.mse_loss("}, "what step 1 adds"),
+    "all data on every rank": ({DDP: GATHER + DDP}, "each rank: 48, 48; 24 with our solution"),
+}
+
+LOADER = "batch_size=batch_size // dist.get_world_size(), sampler=sampler"
+SAMPLER = "    sampler = DistributedSampler(dataset, shuffle=False)\n"
+RATE = "lr=lr)\n    for x, y in loader"
+GIVEN["05"] = "24 images, batch_size=6: different from our solution: what step 1 adds"
+WRONG["05"] = {
+    "the batch divided and the rate multiplied": (
+        {RATE: RATE.replace("lr=lr", "lr=lr * dist.get_world_size()")},
+        "what step 1 adds to the weights",
+    ),
+    "every rank takes all images": (
+        {SAMPLER: "", LOADER: "batch_size=batch_size"},
+        "the rows given to the model of each rank: 24, 24; 12 with our solution",
+    ),
+}
+
+REDUCE = "        dist.all_reduce(mean)  # every rank needs the sum, not only rank dst\n"
+GIVEN["06"] = "rank 1: [0.2, 0.1, 0.05"
+WRONG["06"] = {
+    "each rank goes by its own loss": (
+        {REDUCE: "", "step(mean.item())": "step(loss.item())"},
+        "the learning rate after each epoch",
+    ),
+    "all go by rank 0's loss": (
+        {REDUCE: "        dist.broadcast(mean, src=0)\n"},
+        "the learning rate after each epoch",
+    ),
+}
+
+SEED = "    torch.manual_seed(seed + dist.get_rank())"
+OWN = """    own = torch.Generator().manual_seed(seed + dist.get_rank())
+    torch.manual_seed(seed)"""
+EACH = "for epoch in range(epochs):\n        torch.manual_seed(seed + dist.get_rank() + epoch)\n"
+GIVEN["07"] = "the same noise twice in a run\n  yours: [rank 0 in epoch 0 and rank 1 in epoch 0"
+WRONG["07"] = {
+    "a generator, for the noise only": (
+        {SEED: OWN, "torch.randn_like(x)": "torch.randn(x.shape, generator=own)"},
+        "the same dropped activations twice in a run",
+    ),
+    "the rank plus the epoch": (
+        {"for _ in range(epochs):\n": EACH},
+        "[rank 0 in epoch 1 and rank 1 in epoch 0",
+    ),
+}
+
+SEED = "torch.Generator().manual_seed(seed)"
+GIVEN["08"] = "images that are validated and trained on"
+WRONG["08"] = {
+    "the global generator, with one seed": (
+        {SEED: "torch.manual_seed(seed)"},
+        "random numbers afterwards as without the split",
+    ),
+    "no seed": ({SEED: "torch.Generator().manual_seed(0)"}, "another split for another seed"),
+}
+
+BARRIER = "    dist.barrier()  # no rank looks for the file before this line\n"
+GIVEN["09"] = "downloads on each node\n  yours: [2]\n  our solution: [1]"
+WRONG["09"] = {
+    "rank 0 of all nodes": (
+        {'os.environ["LOCAL_RANK"]': 'os.environ["RANK"]'},
+        "On 4 ranks: rank 2 failed in line",
+    ),
+    "until something is there": (
+        {BARRIER: "    while not path.exists():\n        time.sleep(0.1)\n"},
+        "bytes that each rank reads\n  yours: [200, 80]",
+    ),
+}
+
+LOOP = "for x, y in loader:\n"
+EVERY = """for step, (x, y) in enumerate(loader):
+            if step % 5 == 4:
+                dist.barrier()
+"""
+GIVEN["10"] = "collectives that are added if an epoch has 5 times as many steps: 24, 24; 0 with"
+WRONG["10"] = {
+    "the last batch counts as four images, too": (
+        {"loss.item() * len(y)": "loss.item() * 4"},
+        "what train returns (18 images)",
+    ),
+    "in every fifth step": ({LOOP: EVERY}, "5 times as many steps: 6, 6; 0 with our solution"),
+}
+
+GIVEN["11"] = "what totals returns"
+WRONG["11"] = {
+    "in the order of a set": ({"sorted(counts)": "set(counts)"}, "what totals returns"),
+    "sorted by the numbers": (
+        {"sorted(counts)": "sorted(counts, key=counts.get)"},
+        "what totals returns",
+    ),
+}
+
+ANSWER = '"rank": 1, "line": 45, "seq": 120'
+GIVEN["12"] = "rank is yours to find"
+RIGHT["12"] = {"as text": {ANSWER: '"rank": "1", "line": "45", "seq": "120"'}}
+WRONG["12"] = {
+    "the line that waits": ({'"line": 45': '"line": 47'}, "line is not 47"),
+    "the last that all have": ({'"seq": 120': '"seq": 119'}, "seq is not 119"),
+}
+
+JOIN = "        with Join([ddp_model]):  # answers for a rank that has no batch left\n"
+LOOP = "            for x, y in batches:\n"
+BODY = """                loss = F.mse_loss(ddp_model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+"""
+COUNT = """        count = torch.tensor(len(batches))
+        dist.all_reduce(count, op=dist.ReduceOp.MIN)
+        if True:
+"""
+SENT = """        for parameter in model.parameters():
+            dist.broadcast(parameter.data, src=0)
+"""
+ALONE = BODY.replace("ddp_model(x)", "(ddp_model if n < count else model)(x)") + SENT
+ZEROS = """        count = torch.tensor(len(batches))
+        dist.all_reduce(count, op=dist.ReduceOp.MAX)
+        for n in range(count):
+            x, y = batches[n] if n < len(batches) else (0 * batches[0][0], 0 * batches[0][1])
+            loss = F.mse_loss(ddp_model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+NOTHING = ZEROS.replace("(ddp_model(x), y)", "(ddp_model(x), y) * (n < len(batches))")
+GIVEN["13"] = "it hangs:\nrank 0 has finished\nrank 1 waits in line"
+RIGHT["13"] = {"batches of zeros, whose loss does not count": {JOIN + LOOP + BODY: NOTHING}}
+WRONG["13"] = {
+    "the rest alone, then rank 0's weights": (
+        {JOIN + LOOP + BODY: COUNT + "            for n, (x, y) in enumerate(batches):\n" + ALONE},
+        "thrown away",
+    ),
+    "batches of zeros": ({JOIN + LOOP + BODY: ZEROS}, "in no batch of any rank: [0]"),
+}
+
+COUNT = "        count = (y != -100).sum()\n"
+GIVEN["14"] = "what step 1 adds to the weights"
+WRONG["14"] = {
+    "a rank without tokens leaves the step out": (
+        {COUNT: "        if (y == -100).all():\n            continue\n" + COUNT},
+        "it hangs:\nrank 0 waits in line",
+    ),
+    "not times the number of ranks": (
+        {" * dist.get_world_size() / count": " / count"},
+        "what step 1 adds to the weights",
+    ),
+}
+
+WITH = "        with nullcontext() if last else ddp_model.no_sync():\n"
+FORWARD = "            loss = F.mse_loss(ddp_model(x), y) / k\n"
+BACKWARD = "            loss.backward()\n"
+DDP = "    ddp_model = DistributedDataParallel(model)\n"
+EACH = """            for p in model.parameters():
+                each = [torch.empty_like(p.grad) for _ in range(dist.get_world_size())]
+                dist.all_gather(each, p.grad)
+                p.grad = sum(each) / len(each)
+"""
+GIVEN["15"] = "2 micro-batches, k=2: different from our solution: what step 1 adds"
+WRONG["15"] = {
+    "no_sync for the backward pass only": (
+        {WITH + FORWARD: FORWARD[4:] + WITH},
+        "how often all gradients are sent: 2, 2; 1 with our solution",
+    ),
+    "each micro-batch averaged by all_gather": (
+        {
+            WITH: "        if True:\n",
+            FORWARD: FORWARD.replace("ddp_model", "model"),
+            BACKWARD: BACKWARD + EACH,
+            DDP: "    for p in model.parameters():\n        dist.broadcast(p.data, src=0)\n",
+        },
+        "how often all gradients are sent: 2, 2; 1 with our solution",
+    ),
+}
+
+SEND = "        dist.broadcast(buffer, src=0)\n"
+WEIGHTS = SEND + "    for p in model.parameters():\n        dist.broadcast(p.data, src=0)\n"
+GIVEN["16"] = "is the loss of the model in the file returned\n  rank 0: no, train returns"
+WRONG["16"] = {
+    "trained alone, then rank 0's weights": (
+        {"F.mse_loss(ddp_model(x), y)": "F.mse_loss(model(x), y)", SEND: WEIGHTS},
+        "what step 1 adds to the weights",
+    ),
+    "other statistics": (
+        {SEND: "        buffer.fill_(1)\n"},
+        "statistics in the file that are those of the batches",
+    ),
+}
+
+DDP = "DistributedDataParallel(model"
+UNUSED = "find_unused_parameters=True"
+GIVEN["17"] = (
+    "frozen=1 (the numbers of the body come first): different from our solution: what step 2"
+)
+WRONG["17"] = {
+    "parameters that may be unused, nothing else": (
+        {
+            f"            ddp_model = {DDP})  # it notes again what needs gradients\n": "",
+            f"    ddp_model = {DDP})\n    opt": f"    ddp_model = {DDP}, {UNUSED})\n    opt",
+        },
+        "what step 2 adds",
+    ),
+    "never frozen": ({"    model.body.requires_grad_(False)\n": ""}, "what step 1 adds"),
+}
+
+UNSCALE = (
+    "        scaler.unscale_(optimizer)  # clip the gradients, not 65,536 times the gradients\n"
+)
+BROADCAST = """    ddp_model = model
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=0)
+"""
+AVERAGE = """        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+"""
+GIVEN["18"] = "what step 1 adds to the weights"
+WRONG["18"] = {
+    "each rank looks for infinite gradients before they are averaged": (
+        {"    ddp_model = DistributedDataParallel(model)\n": BROADCAST, UNSCALE: UNSCALE + AVERAGE},
+        "what step 2 adds to the weights",
+    ),
+    "no scaler": ({'GradScaler("cpu")': 'GradScaler("cpu", enabled=False)'}, "a scaled loss"),
+}
+
+LOADED = """    from itertools import islice
+
+    return islice(DataLoader(dataset, batch_size, sampler=sampler), done, None)
+"""
+GIVEN["19"] = "24 images, batch_size=2, epoch 1, 2 steps done"
+WRONG["19"] = {
+    "the first batches are loaded and thrown away": (
+        {"    return DataLoader(Subset(dataset, left), batch_size=batch_size)\n": LOADED},
+        "images loaded: 12, 12; 8 with our solution",
+    ),
+    "the order of epoch 0": ({"    sampler.set_epoch(epoch)\n": ""}, "epoch 1, 2 steps done"),
+}
+
+FIRST = "first = self.rank * workers + worker"
+OF_RANK = "range(self.rank, self.count, self.world_size) if worker == 0 else ()"
+GIVEN["20"] = "2 workers per rank: different from our solution: samples that come more than once"
+WRONG["20"] = {
+    "one worker reads, the others do not": (
+        {"range(first, self.count, self.world_size * workers)": OF_RANK},
+        "samples that one worker gets more than another: 12; 1 with our solution",
+    ),
+    "two workers have one number": ({FIRST: "first = self.rank + worker"}, "more than once"),
+}
+
+SHARD = '    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))\n'
+CLIP = "        nn.utils.clip_grad_norm_(model.parameters(), max_norm)"
+RETURN = "    return {name: weight.full_tensor() for name, weight in model.state_dict().items()}\n"
+AFTER = f"""    weights = {{name: weight.clone() for name, weight in model.state_dict().items()}}
+{SHARD}    return weights
+"""
+GIVEN["21"] = "different from our solution: 0.weight"
+WRONG["21"] = {
+    "the loss times the number of ranks": (
+        {"F.mse_loss(model(x), y)": "F.mse_loss(model(x), y) * dist.get_world_size()"},
+        "max_norm=3.0: different from our solution: 0.weight",
+    ),
+    "sharded after the last step": (
+        {SHARD: "", CLIP: AVERAGE + CLIP, RETURN: AFTER},
+        "a sharded model in all steps",
+    ),
+}
+
+START = "    chunks = tensor.view(-1).tensor_split(world_size)  # some may be empty\n"
+TO_ALL = """    others = [other for other in range(world_size) if other != rank]
+    mine = tensor.clone()
+    sending = [dist.isend(mine, other) for other in others]
+    for other in others:
+        received = torch.empty_like(tensor)
+        dist.recv(received, other)
+        tensor += received
+    for work in sending:
+        work.wait()
+    return
+"""
+GIVEN["22"] = "all_reduce is yours to write"
+WRONG["22"] = {
+    "all to all": (
+        {START: TO_ALL},
+        "bytes that a rank sends in its 2 (N - 1) chunks: 192; 128 with our solution",
+    ),
+    "PyTorch's, by its group": (
+        {START: "    return dist.group.WORLD.allreduce(tensor).wait()\n"},
+        "other calls than send, recv, isend, irecv\n  yours: [allreduce]",
+    ),
+}
+
+FIRST = """        if parameter is not self.parameters[-1]:
+            return
+"""
+STEP = "        self.optimizer.step()\n"
+OTHERS = """        for parameter in self.parameters[:-1]:
+            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad)
+"""
+DOC = '        """Called in the backward pass, as soon as .grad is there."""\n'
+GIVEN["23"] = "began after the whole backward pass"
+WRONG["23"] = {
+    "only the first gradient leaves from its hook": (
+        {DOC: DOC + FIRST, STEP: OTHERS + STEP},
+        "rank 0: 1 of 12 calls begin before the backward pass has reached the first layer",
+    ),
+    "nothing is broadcast": (
+        {"            dist.broadcast(parameter.data, src=0)\n": "            pass\n"},
+        "different from DDP: the weights before the first step",
+    ),
+}
+
+IF = "        if sum(p.nbytes for p in [*self.bucket, parameter]) > self.cap_bytes:\n"
+GIVEN["24"] = "made 12 calls in a step, where 3 are enough"
+WRONG["24"] = {
+    "one call for all": ({IF: "        if not parameter.nbytes:\n"}, "began after the whole"),
+    "four tensors, whatever cap_bytes is": (
+        {IF: "        if len(self.bucket) == 4:\n"},
+        "gave a call 4,352 bytes; cap_bytes is 2,276",
+    ),
+}
+
+STARTED = "dist.all_reduce(flat, async_op=True), flat, self.bucket))\n"
+AT_ONCE = STARTED + "        work = self.started[-1][0]\n"
+GIVEN["25"] = "waited 3.8 ms for calls that take 3.8 ms"
+WRONG["25"] = {
+    "its future is waited for at once": (
+        {STARTED: AT_ONCE + "        work.get_future().then(lambda f: f.value()).wait()\n"},
+        "waited 3.8 ms",
+    ),
+    "only the last one is waited for": (
+        {"            work.wait()\n": "            self.started[-1][0].wait()\n"},
+        "never waits for 2 of its calls",
+    ),
+}
+
+SCATTER = "            work = dist.reduce_scatter_single(shard, flat, async_op=True)\n"
+ALL = """            work = dist.all_reduce(flat, async_op=True)
+            shard = self.mine(flat)
+"""
+GATHER = "            dist.all_gather_single(flat, shard.detach())\n"
+GIVEN["26"] = "keeps 26,112 bytes of Adam's state"
+WRONG["26"] = {
+    "an all-reduce, of which a part is used": ({SCATTER: ALL}, "gave reduce_scatter 0 of"),
+    "the others do not get it": ({GATHER: ""}, "what step 1 adds to the weights"),
+}
