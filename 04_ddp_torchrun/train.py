@@ -180,8 +180,7 @@ def load_mnist(root):
     try:
         return MNIST(root, train=True, download=True), MNIST(root, train=False)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        stop(f"--data {root}: no MNIST ({reason}); tools/draw_digits.py makes synthetic digits")
+        stop(f"--data {root}: no MNIST ({error!r}); tools/draw_digits.py makes synthetic digits")
 
 
 def to_device(images, labels, device):
@@ -283,11 +282,12 @@ def parse(parser):
             stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low} to {high}")
     if args.device == "cuda" and not torch.cuda.is_available():
         stop("--device cuda: PyTorch sees no CUDA device")
-    for file in filter(None, (args.record, args.checkpoint, getattr(args, "snapshot", None))):
+    files = args.record, args.checkpoint, getattr(args, "snapshot", None)
+    for file in filter(None, files):
         try:  # a folder that cannot be made fails now, not after the training
             file.parent.mkdir(parents=True, exist_ok=True)
-            if file.is_dir():
-                stop(f"cannot write to {file}: it is a folder")
+            if file.is_dir() or files.count(file) > 1:
+                stop(f"cannot write to {file}: it is a folder, or two flags name it")
         except OSError as error:
             stop(f"cannot write to {error.filename}: {error.strerror}")
     return args

@@ -13,11 +13,11 @@ NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy
 # What checks these stands below the ruled line, where every stage is stage 1.
 FLAGS = [
     ("--batch-size 0", "--batch-size 0: from 1 to"),
-    ("--epochs -3", "--epochs -3: from 1 to"),
     ("--lr nan", "--lr nan: from 0 to 100"),
     ("--workers 1000000", "--workers 1000000: from 0 to 512"),
     (f"--seed {'9' * 23}", "from 0 to 2147483648"),
     ("--checkpoint .", "cannot write to .: it is a folder"),
+    ("--record same --checkpoint ./same", "same: it is a folder, or two flags name it"),
     (f"--checkpoint {'x' * 300}", "File name too long"),
     ("--record text/runs.jsonl", "cannot write to text: File exists"),
     ("--checkpoint /dev/null/here/model.pt", "cannot write to /dev/null/here"),
@@ -107,7 +107,7 @@ def test_without_mnist_and_network_it_is_one_line(refused, monkeypatch):
     for name, address in NO_NETWORK.items():
         monkeypatch.setenv(name, address)
     line = refused("01_baseline", "--data nowhere")
-    assert "--data nowhere: no MNIST (RuntimeError: " in line and "tools/draw_digits.py" in line
+    assert "--data nowhere: no MNIST (RuntimeError(" in line and "tools/draw_digits.py" in line
 
 
 @LINUX
