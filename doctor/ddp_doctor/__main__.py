@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from . import TRIED, VERSION, judge, judge_data, judge_run, judge_step, speed  # noqa: F401
-from .case import JUDGES, Case, certainty
+from .case import JUDGES, Case
 from .launch import SIGNALS, START, observe
 from .report import as_json, exit_code, show
 
@@ -64,7 +64,7 @@ def diagnose(case):
         except Exception as error:
             case.failed.append(f"{judge_one.key}: {error!r}")
     found = [one for one in case.found if one.key not in case.ignored]
-    return sorted(found, key=lambda one: (certainty(one), one.key == "weights-differ"))
+    return sorted(found, key=lambda one: (one.severity != "wrong", one.key == "weights-differ"))
 
 
 def parse_args():

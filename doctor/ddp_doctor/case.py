@@ -13,13 +13,9 @@ CHECKOUT = Path(HERE).parent.parent  # with pages and exercises, if this package
 JUDGES = []
 
 
-def certainty(finding):
-    return ("wrong", "check", "wasteful").index(finding.severity)
-
-
 @dataclass
 class Finding:
-    severity: str  # wrong, check or wasteful
+    severity: str  # wrong or check
     key: str
     at: str  # file:line
     seen: str
@@ -53,7 +49,8 @@ def finds(key, page, exercise=None, ranks=2):
             why = " ".join(judge.__doc__.split())
             more = (why, address(page), number_of(exercise))
             found = [Finding(one[0], key, *one[1:], *more) for one in judge(case)]
-            return sorted(found, key=certainty)[:1]  # the same mistake elsewhere is not repeated
+            found.sort(key=lambda one: one.severity == "check")
+            return found[:1]  # the same mistake elsewhere is not repeated
 
         found.key, found.page, found.exercise, found.ranks = key, page, exercise, ranks
         JUDGES.append(found)

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from .case import finds, one_of, short
+from .case import differing, finds, one_of, short
 
 FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
 EVALUATED = re.compile(r"acc|val|test|eval|score|error|correct|%", re.I).search  # not of training
@@ -222,13 +222,21 @@ def judge_means(case):
                     yield "check", epochs[0]["at"], f"{text}; over all it is {of_all:.4}; {fine}"
 
 
+def evaluated(rank):
+    """The models whose results were added, each with the orders of the samples that it got."""
+    sums = {e["phase"]: e["reading"] for e in rank.all("evaluation")}
+    for event in [e for e in rank.all("evaluated") if e["phase"] in sums]:
+        epochs = [e for e in rank.all("epoch") if e["phase"] == event["phase"]]
+        orders = [e["order"] for e in epochs if not e["backwards"]]
+        yield {**event, "orders": orders, "reading": sums[event["phase"]]}
+
+
 @finds("buffers-differ", "docs/corrections.md#gradients-and-weights", "batchnorm_of_rank")
 def judge_buffers(case):
     """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
-    for group in case.paired([r.all("evaluation") for r in case.ranks]):
+    for group in case.paired([list(evaluated(rank)) for rank in case.ranks]):
         own, names = group[0]["own"], group[0]["names"]
-        columns = zip(names, zip(*(e["buffers"] for e in group)))
-        differ = [name for name, column in columns if len(set(column)) > 1]
+        differ = [names[i] for i in differing(dict(enumerate(group)), "state")]
         if differ and all(e["names"] == names for e in group):
             orders = [str(e["orders"]) for e in group]
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
@@ -239,7 +247,7 @@ def judge_buffers(case):
             fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
             yield "wrong" if parts else "check", group[0]["at"], f"{seen}, and added results{fine}"
     for group in case.paired([r.all("other") for r in case.ranks]):
-        if len({str(e["weights"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
+        if len({str(e["state"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
             text = "a model that is not trained computes next to the other, and its weights differ"
             fine = "fine if each rank is meant to have its own"
             yield "check", group[0]["at"], f"{text} between ranks; {fine}"

@@ -59,13 +59,16 @@ def states(case):
 
 
 def guard(case):
-    """The "if" with the rank in it that led a rank out of training into its call, or None."""
+    """The "if" with the rank in it that led a rank out of training into its call, or None.
+
+    Of a script that cannot be read, the call itself: nothing tells whether there is such an "if".
+    """
     lines = [line for r in waiting(case) if not r.trains for line in r.now.get("lines", ())]
     for name, _, line in [line.rpartition(":") for line in lines]:
         try:
             nodes = list(ast.walk(ast.parse(Path(name).read_text())))
         except (OSError, SyntaxError, ValueError):
-            continue
+            return f"{name}:{line}"
         for node in [n for n in nodes if isinstance(n, ast.If)]:
             inside = node.lineno < int(line) <= node.end_lineno
             if inside and re.search(ONE, ast.unparse(node.test), re.I):

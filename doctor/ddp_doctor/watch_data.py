@@ -23,9 +23,9 @@ class Reading(State):
 
     def reset(self):
         self.loaders, self.epochs = weakref.WeakKeyDictionary(), []  # those that are being read
-        self.orders = []  # of epochs without a backward pass, each with its phase
-        self.evaluating = None  # the model that is evaluated, where, and its buffers
+        self.read = None  # the phase in which an epoch without a backward pass has ended
         self.begun = None  # the phase in which an evaluation has begun, whatever its model is
+        self.code = None  # that calls this model
         self.hook, self.known = None, set()  # on all modules; the parameters of those noted
 
 
@@ -149,9 +149,7 @@ def close_epoch(epoch):
     epoch["synced"] = TRAIN.synced - start[1]
     write("epoch", **epoch)
     if not epoch["backwards"]:
-        READ.orders = [*READ.orders[-20:], (OUT.phase, epoch["order"])]
-        if READ.evaluating and READ.begun == OUT.phase:  # it may be trained on before a sum
-            READ.evaluating |= look_at_buffers(READ.evaluating)
+        READ.read = OUT.phase
 
 
 # ---------------------------------------------------------------- evaluations
@@ -160,7 +158,7 @@ def close_epoch(epoch):
 def note_eval(*args):
     """eval() was called, or data are read without gradients: an evaluation begins, maybe."""
     if READ.begun != OUT.phase:
-        READ.begun, READ.evaluating = OUT.phase, None
+        READ.begun, READ.code = OUT.phase, None
         if TRAIN.backwards:
             look_at_models()
 
@@ -181,30 +179,24 @@ def note_model(module):
     """The trained model or an average of it, to be evaluated; or a teacher, a target network."""
     parameters = list(module.parameters())
     ids = set(map(id, parameters))
-    if not ids or ids & READ.known:  # a part of one that was noted
+    # A part of one that was noted, or DDP: it sends the buffers before its module computes.
+    if not ids or ids & READ.known or module in TRAIN.ddps:
         return
     READ.known |= ids
     trained = {id(p) for optimizer in TRAIN.optimizers for p in parameters_of(optimizer)}
     own = bool(ids & trained) or any(ddp_of(p) for p in parameters)
-    if READ.begun == OUT.phase and READ.evaluating is None:
-        code = next(record.frames()).f_code
-        READ.evaluating = {"model": weakref.ref(module), "own": own, "at": site(), "code": code}
+    if READ.begun == OUT.phase and READ.code is None:
+        READ.code = next(record.frames()).f_code
+        state = dict(module.named_buffers()) if own else module.state_dict()
+        what = {"names": list(state), "state": fingerprints(state.values())}
+        write("evaluated", at=site(), own=own, **what)
     elif not own:
-        write("other", at=site(), weights=fingerprints(parameters))
-
-
-def look_at_buffers(evaluation):
-    model = evaluation["model"]()
-    if model is None:
-        return {}
-    buffers = dict(model.named_buffers()) if evaluation["own"] else model.state_dict()
-    return {"names": list(buffers), "buffers": fingerprints(buffers.values())}
+        write("other", at=site(), state=fingerprints(parameters))
 
 
 def note_added(name, tensor):
-    """Results come together: of which epochs, and of a model with which buffers?"""
-    orders = [order for phase, order in READ.orders if phase == OUT.phase]
-    if not orders and READ.begun != OUT.phase:  # a part of training
+    """Results of an evaluation come together."""
+    if OUT.phase not in (READ.read, READ.begun):  # a part of training
         return
     callers = {frame.f_code for frame, _ in traceback.walk_stack(None)}
     record.write_once("gathered" if "gather" in name else "added", OUT.phase)
@@ -213,13 +205,8 @@ def note_added(name, tensor):
     if tensor is not None and tensor.numel() == 1:
         OUT.on_device |= tensor.device.type != "cpu"
         write("reduced", value=tensor.detach().double().sum())
-    known = READ.evaluating if READ.begun == OUT.phase else None
-    if known and (orders or known["code"] in callers):
-        seen = known if "buffers" in known else look_at_buffers(known)
-        what = {name: {**seen, **known}.get(name) for name in ("own", "at", "names", "buffers")}
-        if seen:
-            write("evaluation", orders=orders, reading=len(READ.epochs), **what)
-        READ.evaluating = READ.begun = None
+    if READ.begun == OUT.phase and READ.code and (READ.read == OUT.phase or READ.code in callers):
+        record.write_once("evaluation", OUT.phase, reading=len(READ.epochs))
 
 
 def note_pass(*args, **kwargs):

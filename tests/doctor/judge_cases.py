@@ -60,7 +60,7 @@ def score(lines):
     mutants = [line for line in lines if line["labels"]]
     named = sum(line["named"] for line in mutants)
     text = f"{len(lines)} scripts; recall: {named} of {len(mutants)} mistakes named"
-    for severity in ("wrong", "check", "wasteful"):
+    for severity in ("wrong", "check"):
         own = [(one[1], line) for line in lines for one in line["findings"] if one[0] == severity]
         right = sum(key in line["labels"] for key, line in own)
         text += f"; {severity}: {right} of {len(own)} findings are the mistake"
