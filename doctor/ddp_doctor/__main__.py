@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import TRIED, VERSION, judge, judge_data, judge_run, judge_step, speed  # noqa: F401
+from . import TRIED, VERSION, judge, judge_data, judge_run, speed  # noqa: F401
 from .case import JUDGES, Case
 from .launch import SIGNALS, START, observe
 from .report import as_json, exit_code, show

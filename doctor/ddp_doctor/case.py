@@ -43,6 +43,7 @@ def number_of(exercise):
 
 def finds(key, page, exercise=None, ranks=2):
     """For a function that yields (severity, at, seen); its docstring says why it matters."""
+    page = os.path.normpath(f"docs/{page}")
 
     def register(judge):
         def found(case):

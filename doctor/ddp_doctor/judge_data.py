@@ -52,7 +52,7 @@ def fed(case):
     return "?", []
 
 
-@finds("same-order", "docs/corrections.md#data-and-random-numbers", "same_order")
+@finds("same-order", "corrections.md#data-and-random-numbers", "same_order")
 def judge_order(case):
     """Without sampler.set_epoch(epoch) every epoch repeats the batches of the first."""
     own = [e for e in case.ranks[0].epochs(True) if divided([e]) and e["sampler"]["shuffle"]]
@@ -71,7 +71,7 @@ def judge_order(case):
         yield "check", at, f"{text}; fine if the order of the data is meant to be fixed"
 
 
-@finds("same-data", "docs/adapt.md#step-by-step")
+@finds("same-data", "adapt.md#step-by-step")
 def judge_same_data(case):
     """Each rank should train on its own part of an epoch: otherwise more ranks save no time."""
     for epochs in together(case, True):
@@ -94,7 +94,7 @@ def judge_same_data(case):
         yield "check", at, f"{text}; fine if the data are made up"
 
 
-@finds("split-differs", "docs/checklist.md#review-your-script")
+@finds("split-differs", "checklist.md#review-your-script")
 def judge_split(case):
     """DistributedSampler divides positions: all ranks have to divide one order of one data set."""
     for epochs in [*together(case, True, False), *together(case, False, False)]:
@@ -114,7 +114,7 @@ def judge_split(case):
             yield "check", at, f"{text} that again; fine if each rank makes up its data"
 
 
-@finds("samples-missing", "docs/uneven_inputs.md")
+@finds("samples-missing", "uneven_inputs.md")
 def judge_missing(case):
     """Together the ranks should see each sample of an epoch once."""
     for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
@@ -133,7 +133,7 @@ def judge_missing(case):
             yield "check", first["at"], f"{text}; fine if each rank draws its samples by itself"
 
 
-@finds("same-worker-seeds", "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker")
+@finds("same-worker-seeds", "messages.md#the-same-random-numbers-in-every-dataloader-worker")
 def judge_workers(case):
     """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
     others = [worker for rank in case.ranks[1:] for worker in rank.all("worker")]
@@ -157,7 +157,7 @@ def evaluations(case):
     return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
 
 
-@finds("padded-evaluation", "docs/uneven_inputs.md", "padded_accuracy")
+@finds("padded-evaluation", "uneven_inputs.md", "padded_accuracy")
 def judge_padding(case):
     """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
     for epochs in evaluations(case):
@@ -179,7 +179,7 @@ def judge_padding(case):
             yield "check" if gathered else "wrong", epochs[0]["at"], seen
 
 
-@finds("part-of-evaluation", "docs/corrections.md#testing-and-collectives")
+@finds("part-of-evaluation", "corrections.md#testing-and-collectives")
 def judge_parts(case):
     """Each rank's figure is that of its part: add up the counts with all_reduce."""
     for epochs in evaluations(case):
@@ -203,7 +203,7 @@ def judge_parts(case):
         yield "check", e["at"], f"{text} samples; fine if a part is enough"
 
 
-@finds("mean-of-means", "docs/questions.md#metrics-and-losses")
+@finds("mean-of-means", "questions.md#metrics-and-losses")
 def judge_means(case):
     """A rank with fewer samples gets the same weight: add right answers and counts, then divide."""
     for epochs in evaluations(case):
@@ -231,7 +231,7 @@ def evaluated(rank):
         yield {**event, "orders": orders, "reading": sums[event["phase"]]}
 
 
-@finds("buffers-differ", "docs/corrections.md#gradients-and-weights", "batchnorm_of_rank")
+@finds("buffers-differ", "corrections.md#gradients-and-weights", "batchnorm_of_rank")
 def judge_buffers(case):
     """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
     for group in case.paired([list(evaluated(rank)) for rank in case.ranks]):

@@ -9,9 +9,9 @@ from statistics import mode
 from .case import finds, short
 from .judge import losses
 from .judge_data import OWN
+from .watch import ADDING
 from .watch_files import SETTINGS
 
-ADDING = "reduce|gather|all_to_all|send|recv"  # in names: results come together
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
 ONE = "rank|master|is_main|gpu_id|chief"  # in an if that lets one rank through
@@ -76,7 +76,7 @@ def guard(case):
     return None
 
 
-@finds("uneven-steps", "docs/uneven_inputs.md", "uneven_batches")
+@finds("uneven-steps", "uneven_inputs.md", "uneven_batches")
 def judge_uneven(case):
     """A rank without more data, or that leaves the loop, lets the others wait in a step."""
     training = [r for r in waiting(case) if r.trains]
@@ -88,7 +88,7 @@ def judge_uneven(case):
         yield "wrong", training[0].now["at"], f"{states(case)}; {text}"
 
 
-@finds("all-send-first", "docs/glossary.md#point-to-point")
+@finds("all-send-first", "glossary.md#point-to-point")
 def judge_one_way(case):
     """send() waits until the other rank receives: of two ranks one has to receive first."""
     stuck = waiting(case)
@@ -97,7 +97,7 @@ def judge_one_way(case):
         yield "wrong", at, f"{states(case)}; none {'sends' if way == 'recv' else 'receives'}"
 
 
-@finds("one-rank-communicates", "docs/corrections.md#testing-and-collectives", "rank_0_evaluates")
+@finds("one-rank-communicates", "corrections.md#testing-and-collectives", "rank_0_evaluates")
 def judge_one_rank(case):
     """A collective waits until all ranks enter it; DDP's forward pass broadcasts buffers."""
     stuck = waiting(case)
@@ -112,7 +112,7 @@ def judge_one_rank(case):
         yield "check" if alike else "wrong", at, states(case) + text
 
 
-@finds("unused-parameters", "docs/unused_parameters.md#the-error-and-the-ways-out")
+@finds("unused-parameters", "unused_parameters.md#the-error-and-the-ways-out")
 def judge_unused_parameters(case):
     """DDP waits for the gradient of each parameter, used or not: find_unused_parameters=True."""
     for rank in case.ranks:
@@ -121,7 +121,7 @@ def judge_unused_parameters(case):
             yield "wrong", event["at"], f"on rank {rank.number} {text}"
 
 
-@finds("crossed-order", "docs/corrections.md#testing-and-collectives", "crossed_collectives")
+@finds("crossed-order", "corrections.md#testing-and-collectives", "crossed_collectives")
 def judge_crossed(case):
     """The n-th collective of a rank meets the n-th of the others, whatever it is about."""
     point = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
@@ -149,7 +149,7 @@ def judge_crossed(case):
             yield "check" if fine else "wrong", at, text + fine
 
 
-@finds("file-race", "docs/adapt.md#step-by-step", "all_ranks_download")
+@finds("file-race", "adapt.md#step-by-step", "all_ranks_download")
 def judge_race(case):
     """Nothing makes the reader wait until the file is whole: a barrier would."""
     opened = [{**e, "rank": r.number} for r in case.ranks for e in r.all("open")]
@@ -170,10 +170,7 @@ def judge_race(case):
             yield "wrong" if torn else "check", read["at"], text
 
 
-RESTORED = "docs/checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped"
-
-
-@finds("restored-on-one-rank", RESTORED)
+@finds("restored-on-one-rank", "checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped")
 def judge_restored(case):
     """DDP broadcasts the weights when it wraps the model, never the optimizer's state."""
     restores = [len(r.all("restore")) for r in case.ranks]
@@ -184,7 +181,7 @@ def judge_restored(case):
         yield "wrong", at, f"{text}; the other ranks trained on with an empty state"
 
 
-@finds("fixed-port", "03_ddp_spawn/README.md", ranks=0)
+@finds("fixed-port", "../03_ddp_spawn/README.md", ranks=0)
 def judge_port(case):
     """A second job on the machine finds the port taken: torchrun --standalone finds a free one."""
     read = {Path(e["path"]) for p in case.processes for e in p.all("open") if not e["writes"]}
@@ -199,7 +196,7 @@ def judge_port(case):
             yield "check", event["at"], text
 
 
-@finds("loss-of-one-rank", "docs/messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu")
+@finds("loss-of-one-rank", "messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu")
 def judge_own_loss(case):
     """The loss of one rank is that of its part of the data: reduce it before it is printed."""
     others = {e["at"] for rank in case.ranks[1:] for e in rank.all("print")}
@@ -211,7 +208,7 @@ def judge_own_loss(case):
         prints = [e for e in own if e["at"] == at]
         since = [0, *(e["steps"] for e in prints)]
         hits = [e for n, e in zip(since, prints) if is_own_loss(case, n, e)]
-        calls = [e for e in case.ranks[0].all("collective") if re.search(ADDING, e["op"])]
+        calls = [e for e in case.ranks[0].all("collective") if ADDING(e["op"])]
         added = any(e["time"] < prints[-1]["time"] for e in calls)
         unreduced = "loss" in prints[-1]["text"].lower() and not added
         if unreduced or len(hits) > len(prints) / 2:
@@ -238,7 +235,7 @@ def is_own_loss(case, since, event):
     return near[0] and not all(near)
 
 
-@finds("schedule-length", "docs/batch_size_and_learning_rate.md")
+@finds("schedule-length", "batch_size_and_learning_rate.md")
 def judge_schedule(case):
     """With more ranks an epoch has fewer steps: len(loader) counts those of a rank."""
     for event in case.ranks[0].all("schedule") if not (case.run.end or case.run.code) else ():
@@ -248,7 +245,7 @@ def judge_schedule(case):
             yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
 
 
-@finds("batch-grows", "docs/batch_size_and_learning_rate.md", "batch_and_rate")
+@finds("batch-grows", "batch_size_and_learning_rate.md", "batch_and_rate")
 def judge_batch(case):
     """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
     many, one = facts(case), facts(case.alone) if case.alone else {}

@@ -10,6 +10,7 @@ import atexit
 import functools
 import os
 import pkgutil
+import re
 import sys
 
 from . import record, watch_data, watch_files, watch_step
@@ -19,7 +20,7 @@ COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor g
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
  all_gather_object broadcast_object_list gather_object scatter_object_list send recv isend irecv
  batch_isend_irecv""".split()
-ADDING = ("reduce", "gather", "all_to_all", "send", "recv")  # in names: results come together
+ADDING = re.compile("reduce|gather|all_to_all|send|recv").search  # results come together
 HOOKED = ("forward of DDP", "backward")  # in which the script's own code and hooks may run
 
 
@@ -212,5 +213,5 @@ def note_collective(name, values):
     call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
     call["passes"] = None if called_by_torch() else len(watch_step.TRAIN.step["passes"])
     write("collective", step=OUT.steps, **call)
-    if any(word in name for word in ADDING):
+    if ADDING(name):
         watch_data.note_added(name, tensor)
