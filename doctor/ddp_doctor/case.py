@@ -35,12 +35,6 @@ def address(page):
     return f"{urls[0].partition(', ')[2]}/{page}"
 
 
-def number_of(exercise):
-    """The number of an exercise in this checkout, or None."""
-    files = CHECKOUT.glob(f"exercises/*/[0-9]*_{exercise}.py")
-    return next((file.name.partition("_")[0] for file in files), None)
-
-
 def finds(key, page, exercise=None, ranks=2):
     """For a function that yields (severity, at, seen); its docstring says why it matters."""
     page = os.path.normpath(f"docs/{page}")
@@ -48,7 +42,7 @@ def finds(key, page, exercise=None, ranks=2):
     def register(judge):
         def found(case):
             why = " ".join(judge.__doc__.split())
-            more = (why, address(page), number_of(exercise))
+            more = (why, address(page), exercise and exercise[:2])
             found = [Finding(one[0], key, *one[1:], *more) for one in judge(case)]
             found.sort(key=lambda one: one.severity == "check")
             return found[:1]  # the same mistake elsewhere is not repeated

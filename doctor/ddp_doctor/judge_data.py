@@ -52,7 +52,7 @@ def fed(case):
     return "?", []
 
 
-@finds("same-order", "corrections.md#data-and-random-numbers", "same_order")
+@finds("same-order", "corrections.md#data-and-random-numbers", "01_same_order")
 def judge_order(case):
     """Without sampler.set_epoch(epoch) every epoch repeats the batches of the first."""
     own = [e for e in case.ranks[0].epochs(True) if divided([e]) and e["sampler"]["shuffle"]]
@@ -157,7 +157,7 @@ def evaluations(case):
     return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
 
 
-@finds("padded-evaluation", "uneven_inputs.md", "padded_accuracy")
+@finds("padded-evaluation", "uneven_inputs.md", "02_padded_accuracy")
 def judge_padding(case):
     """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
     for epochs in evaluations(case):
@@ -231,7 +231,7 @@ def evaluated(rank):
         yield {**event, "orders": orders, "reading": sums[event["phase"]]}
 
 
-@finds("buffers-differ", "corrections.md#gradients-and-weights", "batchnorm_of_rank")
+@finds("buffers-differ", "corrections.md#gradients-and-weights", "16_batchnorm_of_rank")
 def judge_buffers(case):
     """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
     for group in case.paired([list(evaluated(rank)) for rank in case.ranks]):

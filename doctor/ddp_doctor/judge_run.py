@@ -76,7 +76,7 @@ def guard(case):
     return None
 
 
-@finds("uneven-steps", "uneven_inputs.md", "uneven_batches")
+@finds("uneven-steps", "uneven_inputs.md", "13_uneven_batches")
 def judge_uneven(case):
     """A rank without more data, or that leaves the loop, lets the others wait in a step."""
     training = [r for r in waiting(case) if r.trains]
@@ -97,7 +97,7 @@ def judge_one_way(case):
         yield "wrong", at, f"{states(case)}; none {'sends' if way == 'recv' else 'receives'}"
 
 
-@finds("one-rank-communicates", "corrections.md#testing-and-collectives", "rank_0_evaluates")
+@finds("one-rank-communicates", "corrections.md#testing-and-collectives", "03_rank_0_evaluates")
 def judge_one_rank(case):
     """A collective waits until all ranks enter it; DDP's forward pass broadcasts buffers."""
     stuck = waiting(case)
@@ -121,7 +121,7 @@ def judge_unused_parameters(case):
             yield "wrong", event["at"], f"on rank {rank.number} {text}"
 
 
-@finds("crossed-order", "corrections.md#testing-and-collectives", "crossed_collectives")
+@finds("crossed-order", "corrections.md#testing-and-collectives", "11_crossed_collectives")
 def judge_crossed(case):
     """The n-th collective of a rank meets the n-th of the others, whatever it is about."""
     point = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
@@ -136,20 +136,17 @@ def judge_crossed(case):
         for rank, event in enumerate(met):
             about = "reduce" in event["op"] or "broadcast" in event["op"]
             for name, value in event["words"].items() if about else ():
-                words[event["at"], event["op"], name][rank].append(value)
-            if event["op"] == "all_reduce" and len(event["tensor"]) == 1:
-                words[None, "all_reduce", "tensors"][rank].append(event["tensor"][0])
-    for (at, op, name), lists in words.items():
+                words[event["op"], name][rank].append(value)
+    for (op, name), lists in words.items():
         if len({str(v) for v in lists}) > 1 and len({str(sorted(v)) for v in lists}) == 1:
             seen = case.per_rank(f"({short(v, 3)})" for v in lists)
             text = f"the ranks call {op} in different orders, by their {name}: {seen}"
-            other = (m[0]["at"] for m in zip(*calls) if len({str(e["tensor"]) for e in m}) > 1)
-            at = at or next(other)
+            at = next(m[0]["at"] for m in zip(*calls) if len({str(e["words"]) for e in m}) > 1)
             fine = "; fine if these are to be added to each other" if name == "tensors" else ""
             yield "check" if fine else "wrong", at, text + fine
 
 
-@finds("file-race", "adapt.md#step-by-step", "all_ranks_download")
+@finds("file-race", "adapt.md#step-by-step", "09_all_ranks_download")
 def judge_race(case):
     """Nothing makes the reader wait until the file is whole: a barrier would."""
     opened = [{**e, "rank": r.number} for r in case.ranks for e in r.all("open")]
@@ -245,7 +242,7 @@ def judge_schedule(case):
             yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
 
 
-@finds("batch-grows", "batch_size_and_learning_rate.md", "batch_and_rate")
+@finds("batch-grows", "batch_size_and_learning_rate.md", "05_batch_and_rate")
 def judge_batch(case):
     """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
     many, one = facts(case), facts(case.alone) if case.alone else {}

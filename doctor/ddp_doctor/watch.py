@@ -12,6 +12,7 @@ import os
 import pkgutil
 import re
 import sys
+from traceback import walk_tb
 
 from . import record, watch_data, watch_files, watch_step
 from .record import OUT, before, flush, frames, is_rank, place, quietly, site, write
@@ -88,14 +89,11 @@ def raised(original, kind, error, traceback):
 
 def note_raised(error):
     """The script ends by an exception: which, and in which of its lines."""
-    at, rest = "?", error.__traceback__
-    while rest:
-        name = rest.tb_frame.f_code.co_filename
-        at = f"{record.shown(name)}:{rest.tb_lineno}" if record.is_script(name) else at
-        rest = rest.tb_next
+    names = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    lines = [f"{record.shown(name)}:{line}" for name, line in names if record.is_script(name)]
     if is_rank():
         text = f"{type(error).__name__}: {error}"[:300]
-        record.write_once("raised", text, error=text, at=at)
+        record.write_once("raised", text, error=text, at=["?", *lines][-1])
 
 
 def around_spawned(original, function, *args, **kwargs):
@@ -208,9 +206,10 @@ def note_collective(name, values):
     call["numel"] = tensor.numel() if tensor is not None else 0
     call["group"] = dist.get_process_group_ranks(group) if group else None
     # Which of several things is it about?
-    call["tensor"] = [k for k, v in own.items() if v is tensor and tensor is not None]
-    words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
-    call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
+    inside = frame and frame.f_code.co_name != "<module>"
+    words = {k: v for k, v in own.items() if inside and type(v) is str and len(v) < 60}
+    names = [k for k, v in own.items() if v is tensor and tensor is not None]
+    call["words"] = words | ({"tensors": names[0]} if len(names) == 1 else {})
     call["passes"] = None if called_by_torch() else len(watch_step.TRAIN.step["passes"])
     write("collective", step=OUT.steps, **call)
     if ADDING(name):

@@ -5,6 +5,8 @@ See watch.py for what all watchers promise.
 
 import os
 import sys
+from itertools import takewhile
+from traceback import walk_stack
 
 from . import record
 from .record import OUT, before, is_script, site, write
@@ -16,10 +18,9 @@ SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")  # files in which
 def note_save(obj, f, *args, **kwargs):
     import torch
 
-    dicts = (
-        [d for d in [obj, *obj.values()] if isinstance(d, dict)] if isinstance(obj, dict) else []
-    )
-    weights = any(isinstance(value, torch.Tensor) for d in dicts for value in d.values())
+    whole = obj if isinstance(obj, dict) else {}
+    values = [v for d in (whole, *whole.values()) if isinstance(d, dict) for v in d.values()]
+    weights = any(isinstance(value, torch.Tensor) for value in values)
     if isinstance(f, (str, os.PathLike)):  # it is opened without Python's open()
         note_open(f, "w", saved=weights)
 
@@ -83,12 +84,9 @@ def note_open(path, mode, flags=0, saved=False):
 
 
 def opened_by_library():
-    frame = sys._getframe(2)
-    while frame and not is_script(frame.f_code.co_filename):
-        if any(name in frame.f_code.co_filename for name in LIBRARIES):
-            return True
-        frame = frame.f_back
-    return False
+    names = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(2)))
+    between = takewhile(lambda name: not is_script(name), names)
+    return any(library in name for name in between for library in LIBRARIES)
 
 
 WATCHED = {

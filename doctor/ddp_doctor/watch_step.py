@@ -4,7 +4,6 @@ See watch.py for what all watchers promise.
 """
 
 import math
-import os
 import weakref
 from collections import Counter
 
@@ -212,7 +211,7 @@ def introduce(optimizer, parameters):
     placed = {str(getattr(p, "placements", "")) for p in parameters}
     what = {"plain": plain, "by_rows": placed == {"(Shard(dim=0),)"}}  # as FSDP2 has them
     what |= {"ddps": ddps, "numels": [p.numel() for p in parameters]}
-    write("optimizer", key=key, rank=os.environ.get("RANK"), **what)
+    write("optimizer", key=key, **what)
 
 
 def note_applied():
