@@ -7,8 +7,9 @@ from .case import differing, finds, one_of, short
 from .judge_data import divided, together
 
 
-def cause(optimizer, step, numbers):
+def cause(optimizer, ranks, numbers):
     """Why gradients of a step differ, as far as that was seen."""
+    step = one_of(ranks)
     causes = {
         "not-through-ddp": not step["forwards"] and not any(p["sync"] for p in step["passes"]),
         "last-pass-not-synced": step["passes"] and not step["passes"][-1]["sync"],
@@ -21,15 +22,13 @@ def cause(optimizer, step, numbers):
 def differences(case, wanted):
     """The first step of each optimizer in which gradients differ -> (severity, its step, seen)."""
     for key, steps in case.steps.items():
-        optimizer = case.optimizers[key]
+        optimizer, drifts = case.optimizers[key], case.drifts(key)
         looks = [(n, ranks, differing(ranks, "gradients")) for n, ranks in steps]
         n, ranks, numbers = next((look for look in looks if look[2]), (0, {}, []))
-        served, count, drifts = any(optimizer["ddps"]), len(optimizer["numels"]), case.drifts(key)
-        some = len(numbers) < count or averaged_in(one_of(ranks or {0: {}}), optimizer)
-        some = some and case.averages(key) and drifts  # by the script itself
-        known = numbers and (served or some) and not case.loose
-        if known and cause(optimizer, one_of(ranks), numbers) == wanted:
-            of = f"{len(numbers)} of {count} parameters"
+        served = any(optimizer["ddps"])
+        known = served or (ranks and drifts and averaged_in(one_of(ranks), optimizer["numels"]))
+        if numbers and known and not case.loose and wanted == cause(optimizer, ranks, numbers):
+            of = f"{len(numbers)} of {len(optimizer['numels'])} parameters"
             seen = f"in step {n} the ranks had different gradients of {of}"
             later = (served and case.averages(key, until=1e9)) or case.own_models()
             if drifts and not later:
@@ -39,12 +38,11 @@ def differences(case, wanted):
                 yield "check", one_of(ranks), f"{seen}; {fine}"
 
 
-def averaged_in(step, optimizer):
-    """The place where a script itself all-reduces the gradients after a backward pass, or None."""
-    calls = [c for c in step.get("comms", ()) if c["op"] == "all_reduce" and c["passes"]]
-    numels, sizes = optimizer["numels"], Counter(c["numel"] for c in calls)
+def averaged_in(step, numels):
+    """Does the script itself all-reduce these gradients after a backward pass?"""
+    sizes = Counter(c["numel"] for c in step["comms"] if c["op"] == "all_reduce" and c["passes"])
     most = (Counter(numels) & sizes).total() >= max(2, min(20, len(numels) / 2))
-    return calls[0]["at"] if most or max(sizes, default=0) >= sum(numels) else None
+    return most or max(sizes, default=0) >= sum(numels)
 
 
 @finds("not-through-ddp", "adapt.md#step-by-step", "04_through_the_module")
@@ -94,15 +92,10 @@ def judge_step_counts(case):
     """step() does not communicate: a rank that leaves it out keeps its weights."""
     ends = [next(iter(r.all("exit")), {"applied": 0, "synced": 0}) for r in case.ranks]
     steps, synced = [e["applied"] for e in ends], {e["synced"] for e in ends}
-    at = next((s["at"] for r in case.ranks for s in r.all("step")), "?")
-    whole = all(w["name"].startswith(str([r.number for r in case.ranks])) for w in case.wraps)
-    own = [one["numels"] for one in case.optimizers.values()]
-    numels = {n for one in own for n in (*one, sum(one))}
-    sent = any(e["step"] and e["numel"] in numels for e in case.ranks[0].all("collective"))
-    if len(set(steps)) > 1 and len(synced) == 1 and min(synced) > 2 and whole and not case.loose:
+    if len(set(steps)) > 1 and len(synced) == 1 and min(synced) > 2 and not case.loose:
+        at = next(s["at"] for r in case.ranks for s in r.all("step"))
         text = f"of {min(synced)} averaged gradients the ranks applied: {case.per_rank(steps)}"
-        fine = "; fine if the weights are sent afterwards" if sent else ""
-        yield "check" if fine else "wrong", at, text + fine
+        yield "check", at, f"{text}; fine if the weights are sent afterwards"
 
 
 @finds("rates-differ", "questions.md#metrics-and-losses", "06_reduced_on_one_rank")
@@ -111,9 +104,7 @@ def judge_rates(case):
     for key, _, steps in case.joint():
         for n, ranks in [step for step in steps if differing_rates(step[1])]:
             rates = ", ".join(f"rank {r} {s['rates'][0]:.4}" for r, s in ranks.items())
-            reduces = {e["at"] for e in case.ranks[0].all("collective") if e["op"] == "reduce"}
-            hint = f"; dist.reduce ({short(reduces)}) gives its result to one rank"
-            text = f"from step {n} on the learning rates differ: {rates}{hint if reduces else ''}"
+            text = f"from step {n} on the learning rates differ: {rates}"
             yield "wrong" if case.drifts(key) else "check", one_of(ranks)["at"], text
 
 
@@ -126,23 +117,13 @@ def judge_alone(case):
     """Nothing averages the gradients of this model: each rank trains a model of its own."""
     for key, steps in case.steps.items():
         optimizer, at = case.optimizers[key], one_of(steps[0][1])["at"]
-        served = any(optimizer["ddps"]) or not optimizer["plain"]
-        if served or len(steps) < 2 or exchanges(case, key):
-            continue
-        differ = any(differing(ranks, "gradients") for _, ranks in steps)
-        seen = f"no DDP wraps this model, and in {len(steps)} steps nothing averages"
-        added = any(s["comms"] for _, ranks in steps for s in ranks.values())
-        alike = all(len({str(losses(s)) for s in r.values()}) == 1 for _, r in steps)
-        if not differ and alike and not added and not case.wraps:
-            yield "check", at, f"in {len(steps)} steps all ranks computed the same gradients"
-        elif differ and case.drifts(key):
+        served = any(optimizer["ddps"]) or not optimizer["plain"] or exchanges(case, key)
+        differ = any(differing(ranks, "gradients") for _, ranks in steps) and case.drifts(key)
+        if differ and not served and len(steps) > 1:
             sure = any(map(divided, together(case, True, False))) and not (case.wraps or case.loose)
             meant = "" if sure else "; right if each rank is to have its own model"
+            seen = f"no DDP wraps this model, and in {len(steps)} steps nothing averages"
             yield "check" if meant else "wrong", at, f"{seen} its gradients, which differ{meant}"
-
-
-def losses(step):
-    return [p["loss"] and p["loss"] / (p["factor"] or 1) for p in step["passes"]]
 
 
 def exchanges(case, key):

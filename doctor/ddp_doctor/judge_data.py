@@ -77,16 +77,13 @@ def judge_same_data(case):
     for epochs in together(case, True):
         sets = [set(e["indices"]) for e in epochs]
         union = set.union(*sets)
-        other = case.wraps and not any(e["synced"] for e in epochs)  # a model without DDP
-        if other or min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
+        if min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
             continue
-        samplers = [e["sampler"] for e in epochs]
-        drawn = any(s["replacement"] or "Weighted" in s["type"] for s in samplers)
         same = len({e["order"] for e in epochs}) == 1
-        sure = same and all(e["stock"] and e["synced"] for e in epochs) and not drawn
+        sure = same and all(e["stock"] and e["synced"] for e in epochs)
         text = f"in an epoch every rank trained on the same {len(union)} samples"
         order = "in the same order" if same else "fine if each rank is to pass over all of them"
-        seen = f"{text} (the sampler is a {samplers[0]['type']}), {order}"
+        seen = f"{text} (the sampler is a {epochs[0]['sampler']['type']}), {order}"
         yield "wrong" if sure else "check", epochs[0]["at"], seen
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
@@ -120,7 +117,7 @@ def judge_missing(case):
     for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
         first, counts = epochs[0], counted(epochs)
         drawn = any(e["count"] > 1.1 * len(set(e["indices"])) for e in epochs)  # with replacement
-        if not first["synced"] or drawn or any(e["sampler"]["replacement"] for e in epochs):
+        if drawn or not first["synced"]:
             continue
         replicas = first["sampler"]["num_replicas"]
         averaged = max((name.count(",") + 1 for name in case.groups), default=replicas)
@@ -167,9 +164,9 @@ def judge_padding(case):
         extra = counts.total() - len(counts)
         same_split = len({str(e["chain"]) for e in epochs}) == 1
         parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
-        batch = max(-(-e["count"] // e["delivered"]) for e in epochs) if parts else 1
-        padded = 0 < extra < len(epochs) * (1 if divided(epochs) else batch)
-        if padded and same_split and results and "trimmed" not in results:
+        batch = max(-(-e["count"] // e["delivered"]) for e in epochs)
+        padded = parts and same_split and 0 < extra < len(epochs) * batch
+        if padded and results and "trimmed" not in results:
             gathered = "gathered" in results
             fine = "; fine if what is double is cut off after gathering" if gathered else ""
             twice = sorted(i for i, n in counts.items() if n > 1)

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mode
 
 from .case import finds, short
-from .judge import losses
 from .judge_data import OWN
 from .watch import ADDING
 from .watch_files import SETTINGS
@@ -214,6 +213,10 @@ def judge_own_loss(case):
             )
             text = f"rank 0 prints {prints[0]['text'][:40]!r}, {what}"
             yield "check", at, f"{text}; fine if it is read as that"
+
+
+def losses(step):
+    return [p["loss"] and p["loss"] / (p["factor"] or 1) for p in step["passes"]]
 
 
 def is_own_loss(case, since, event):
