@@ -128,10 +128,9 @@ def judge_alone(case):
 
 def exchanges(case, key):
     """Do the ranks send each other gradients, weights or activations?"""
-    calls = [e for e in case.ranks[0].all("collective") if e["step"] or e["numel"] > 16]
-    large = [e for e in calls if e["numel"] > 16 and e["op"] != "broadcast"]
-    point = any("send" in e["op"] or "recv" in e["op"] for e in calls)
-    return point or case.averages(key, until=1e9) or len(large) > len(case.steps[key]) / 2
+    calls = [e for e in case.ranks[0].all("collective") if e["op"] != "broadcast"]
+    large = [e for e in calls if e["numel"] > 16]
+    return case.averages(key, until=1e9) or len(large) > len(case.steps[key]) / 2
 
 
 @finds("never-joined", "adapt.md#the-difference", ranks=0)

@@ -21,7 +21,6 @@ COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor g
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
  all_gather_object broadcast_object_list gather_object scatter_object_list send recv isend irecv
  batch_isend_irecv""".split()
-ADDING = re.compile("reduce|gather|all_to_all|send|recv").search  # results come together
 HOOKED = ("forward of DDP", "backward")  # in which the script's own code and hooks may run
 
 
@@ -212,5 +211,5 @@ def note_collective(name, values):
     call["words"] = words | ({"tensors": names[0]} if len(names) == 1 else {})
     call["passes"] = None if called_by_torch() else len(watch_step.TRAIN.step["passes"])
     write("collective", step=OUT.steps, **call)
-    if ADDING(name):
+    if re.search("reduce|gather|all_to_all|send|recv", name):  # results come together
         watch_data.note_added(name, tensor)

@@ -75,10 +75,8 @@ def note_open(path, mode, flags=0, saved=False):
     if ours or known or not is_script(path) or opened_by_library():
         return
     OUT.said.add((path, writes, OUT.passed))
-    size = os.path.getsize(path) if not writes and os.path.isfile(path) else None
     appends = "a" in mode or bool(flags & os.O_APPEND)
-    what = {"writes": writes, "appends": appends, "saved": saved}
-    write("open", path=path, size=size, at=site(), **what)
+    write("open", path=path, at=site(), writes=writes, appends=appends, saved=saved)
     if writes:
         note_sent()
 
