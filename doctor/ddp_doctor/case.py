@@ -36,16 +36,20 @@ def address(page):
 
 
 def finds(key, page, exercise=None, ranks=2):
-    """For a function that yields (severity, at, seen); its docstring says why it matters."""
+    """For a function that yields (at, seen, fine); its docstring says why it matters.
+
+    fine: when it is no mistake, in words. Without them it is certain that it is one.
+    """
     page = os.path.normpath(f"docs/{page}")
 
     def register(judge):
         def found(case):
             why = " ".join(judge.__doc__.split())
             more = (why, address(page), exercise and exercise[:2])
-            found = [Finding(one[0], key, *one[1:], *more) for one in judge(case)]
-            found.sort(key=lambda one: one.severity == "check")
-            return found[:1]  # the same mistake elsewhere is not repeated
+            # The same mistake elsewhere is not repeated.
+            for at, seen, fine in sorted(judge(case), key=lambda one: bool(one[2]))[:1]:
+                severity, seen = ("check", f"{seen}; fine if {fine}") if fine else ("wrong", seen)
+                yield Finding(severity, key, at, seen, *more)
 
         found.key, found.page, found.exercise, found.ranks = key, page, exercise, ranks
         JUDGES.append(found)

@@ -7,35 +7,38 @@ from .case import differing, finds, one_of, short
 from .judge_data import divided, together
 
 
-def cause(optimizer, ranks, numbers):
-    """Why gradients of a step differ, as far as that was seen."""
-    step = one_of(ranks)
-    causes = {
-        "not-through-ddp": not step["forwards"] and not any(p["sync"] for p in step["passes"]),
-        "last-pass-not-synced": step["passes"] and not step["passes"][-1]["sync"],
-        "not-in-ddp": any(optimizer["ddps"][i] is None for i in numbers),
-    }
-    served = any(optimizer["ddps"])
-    return next((name for name, true in causes.items() if served and true), "weights-differ")
-
-
 def differences(case, wanted):
-    """The first step of each optimizer in which gradients differ -> (severity, its step, seen)."""
+    """The first step of each optimizer in which gradients differ, if this is the cause."""
     for key, steps in case.steps.items():
         optimizer, drifts = case.optimizers[key], case.drifts(key)
-        looks = [(n, ranks, differing(ranks, "gradients")) for n, ranks in steps]
-        n, ranks, numbers = next((look for look in looks if look[2]), (0, {}, []))
-        served = any(optimizer["ddps"])
-        known = served or (ranks and drifts and averaged_in(one_of(ranks), optimizer["numels"]))
-        if numbers and known and not case.loose and wanted == cause(optimizer, ranks, numbers):
-            of = f"{len(numbers)} of {len(optimizer['numels'])} parameters"
-            seen = f"in step {n} the ranks had different gradients of {of}"
+        looks = [(n, one_of(ranks), differing(ranks, "gradients")) for n, ranks in steps]
+        n, step, numbers = next((look for look in looks if look[2]), (0, {}, []))
+        served, numels = any(optimizer["ddps"]), optimizer["numels"]
+        known = served or (step and drifts and averaged_in(step, numels))
+        if not numbers or not known or case.loose:
+            continue
+        lacks = any(optimizer["ddps"][i] is None for i in numbers)
+        name, at, text = cause(case, step, lacks) if served else ("weights-differ", step["at"], "")
+        if name == wanted:
+            of = f"{len(numbers)} of {len(numels)} parameters"
             later = (served and case.averages(key, until=1e9)) or case.own_models()
-            if drifts and not later:
-                yield "wrong", one_of(ranks), f"{seen}, and their weights differ to the end"
-            else:
-                fine = "fine if the ranks average their weights later, or train models of their own"
-                yield "check", one_of(ranks), f"{seen}; {fine}"
+            fine = "the ranks average their weights later, or train models of their own"
+            seen = f"in step {n} the ranks had different gradients of {of}{text}"
+            yield at, seen, "" if drifts and not later else fine
+
+
+def cause(case, step, lacks):
+    """Why gradients of a step differ, as far as that was seen -> (finding, line, words)."""
+    passes, sync = step["passes"], [n for n, p in enumerate(step["passes"], 1) if p["sync"]]
+    if not step["forwards"] and not sync:
+        text = "; before this backward() the DDP that holds them was not called"
+        return "not-through-ddp", (passes or [step])[-1]["at"], text
+    if passes and not passes[-1]["sync"]:
+        text = f"; {short(sync) or 'none'} of its {len(passes)} backward passes communicated"
+        return "last-pass-not-synced", step["at"], f"{text}, the last one not"
+    if lacks:
+        return "not-in-ddp", step["at"], f"; DDP ({case.wraps[0]['at']}) does not have these"
+    return "weights-differ", step["at"], ""
 
 
 def averaged_in(step, numels):
@@ -48,34 +51,25 @@ def averaged_in(step, numels):
 @finds("not-through-ddp", "adapt.md#step-by-step", "04_through_the_module")
 def judge_forward(case):
     """Only the forward pass of the DDP object prepares backward() to average gradients."""
-    for severity, step, seen in differences(case, "not-through-ddp"):
-        at = step["passes"][-1]["at"] if step["passes"] else step["at"]
-        yield severity, at, f"{seen}; before this backward() the DDP that holds them was not called"
+    yield from differences(case, "not-through-ddp")
 
 
 @finds("last-pass-not-synced", "gradient_accumulation.md", "15_no_sync_off_by_one")
 def judge_no_sync(case):
     """What is added to .grad after the average stays on its rank: the last pass must sync."""
-    for severity, step, seen in differences(case, "last-pass-not-synced"):
-        sync = [number for number, p in enumerate(step["passes"], 1) if p["sync"]]
-        which = f"{short(sync) or 'none'} of its {len(step['passes'])} backward passes"
-        yield severity, step["at"], f"{seen}; {which} communicated, the last one not"
+    yield from differences(case, "last-pass-not-synced")
 
 
 @finds("not-in-ddp", "unused_parameters.md", "17_unfrozen_after_wrapping")
 def judge_lacking(case):
     """DDP averages the parameters that needed gradients when it wrapped the model."""
-    for severity, step, seen in differences(case, "not-in-ddp"):
-        yield severity, step["at"], f"{seen}; DDP ({case.wraps[0]['at']}) does not have these"
+    yield from differences(case, "not-in-ddp")
 
 
 @finds("weights-differ", "corrections.md#gradients-and-weights")
 def judge_weights(case):
     """The ranks train different models, and one of them is saved."""
-    for severity, step, seen in differences(case, "weights-differ"):
-        yield severity, step["at"], seen
-    severity = "check" if case.loose else "wrong"
-    text = "the ranks have different weights in"
+    yield from differences(case, "weights-differ")
     for key, _, steps in case.joint():
         gradients = any(differing(ranks, "gradients") for _, ranks in steps)
         rates = any(differing_rates(ranks) for _, ranks in steps)
@@ -83,8 +77,8 @@ def judge_weights(case):
             n, numbers = next(look for look in case.weights(key) if look[1])
             place = f"before step {n}" if n else "after the last step"
             since = "nothing made them equal" if n == 1 else "although the gradients agreed"
-            seen = f"{place} {text} {len(numbers)} parameters: {since}"
-            yield severity, one_of(steps[-1][1])["at"], seen
+            seen = f"{place} {len(numbers)} parameters have different weights: {since}"
+            yield one_of(steps[-1][1])["at"], seen, "Join or a hook makes them" * case.loose
 
 
 @finds("steps-differ", "corrections.md#gradients-and-weights")
@@ -95,7 +89,7 @@ def judge_step_counts(case):
     if len(set(steps)) > 1 and len(synced) == 1 and min(synced) > 2 and not case.loose:
         at = next(s["at"] for r in case.ranks for s in r.all("step"))
         text = f"of {min(synced)} averaged gradients the ranks applied: {case.per_rank(steps)}"
-        yield "check", at, f"{text}; fine if the weights are sent afterwards"
+        yield at, text, "the weights are sent afterwards"
 
 
 @finds("rates-differ", "questions.md#metrics-and-losses", "06_reduced_on_one_rank")
@@ -105,7 +99,7 @@ def judge_rates(case):
         for n, ranks in [step for step in steps if differing_rates(step[1])]:
             rates = ", ".join(f"rank {r} {s['rates'][0]:.4}" for r, s in ranks.items())
             text = f"from step {n} on the learning rates differ: {rates}"
-            yield "wrong" if case.drifts(key) else "check", one_of(ranks)["at"], text
+            yield one_of(ranks)["at"], text, "" if case.drifts(key) else "the weights agree"
 
 
 def differing_rates(ranks):
@@ -121,9 +115,8 @@ def judge_alone(case):
         differ = any(differing(ranks, "gradients") for _, ranks in steps) and case.drifts(key)
         if differ and not served and len(steps) > 1:
             sure = any(map(divided, together(case, True, False))) and not (case.wraps or case.loose)
-            meant = "" if sure else "; right if each rank is to have its own model"
-            seen = f"no DDP wraps this model, and in {len(steps)} steps nothing averages"
-            yield "check" if meant else "wrong", at, f"{seen} its gradients, which differ{meant}"
+            seen = f"no DDP wraps this model: in {len(steps)} steps nothing averages gradients"
+            yield at, seen, "" if sure else "each rank is to have its own model"
 
 
 def exchanges(case, key):
@@ -140,7 +133,7 @@ def judge_joined(case):
     trained = [p.all("step") for p in lonely if p.all("step")]
     if len(trained) > 1 and len(case.ranks) < 2:
         text = f"{len(trained)} processes trained a model, and none has others in its group"
-        yield "check", trained[0][0]["at"], f"{text}; right only if each is to have its own model"
+        yield trained[0][0]["at"], text, "each is to have its own model"
 
 
 @finds(
@@ -162,8 +155,8 @@ def judge_counts(case):
             n, counts, at = max(uneven, key=lambda row: max(row[1]) / min(row[1]))
             text = case.per_rank(f"{count:g}" for count in counts)
             means = f"in step {n} the ranks' mean losses are over different numbers ({text})"
-            fine = f"in {len(uneven)} of {len(rows)} passes they differ; fine if it is by little"
-            yield "check", at, f"{means}; {fine}"
+            often = f"and so they are in {len(uneven)} of {len(rows)} passes"
+            yield at, f"{means}, {often}", "they differ by little"
 
 
 @finds("accumulation-weight", "gradient_accumulation.md#what-to-watch")
@@ -179,11 +172,11 @@ def judge_accumulation(case):
         odd = [s for s in own if len(s["passes"]) != usual]  # also: a rest that is carried over
         if usual > 1 and abs(factor * usual - 1) > 0.01:
             text = f"a step adds up {usual} losses, each times {factor:.4g}: {factor * usual:.3g}"
-            yield "check", own[0]["at"], f"{text} times the mean; fine if the rate fits that"
+            yield own[0]["at"], f"{text} times the mean", "the rate fits that"
         elif odd:
             text = f"step {odd[0]['n']} adds up {len(odd[0]['passes'])} losses, the others {usual}"
-            fine = "fine if that step may count otherwise"
-            yield "check", odd[0]["at"], f"{text}, and each is multiplied by {factor:.4g}; {fine}"
+            text += f", and each is multiplied by {factor:.4g}"
+            yield odd[0]["at"], text, "that step may count otherwise"
 
 
 @finds("not-the-mean", "messages.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus")
@@ -198,8 +191,7 @@ def judge_scale(case):
             if len(odd) > max(1, len(looks) / 2):
                 at = [*(call["at"] for call in odd[0]["comms"] if call["passes"]), odd[0]["at"]][0]
                 text = f"in {len(odd)} of {len(looks)} steps looked at the gradient is {wrong:g}"
-                fine = "the mean of the ranks', each of a mean loss; fine if the rate fits"
-                yield "check", at, f"{text} times {fine}"
+                yield at, f"{text} times the mean of the ranks', of mean losses", "the rate fits"
 
 
 def factor_of_mean(ranks):
@@ -221,9 +213,8 @@ def factor_of_mean(ranks):
 def judge_clip(case):
     """The norm is that of the gradients times the scale: call scaler.unscale_(optimizer) before."""
     for clip in [c for c in case.ranks[0].all("clip") if c["factor"] > 1]:
-        meant = "; fine if the limit is, too" if clip["limit"] >= clip["factor"] else ""
-        text = f"gradients are clipped while multiplied by {clip['factor']:g}{meant}"
-        yield "check" if meant else "wrong", clip["at"], text
+        text = f"gradients are clipped while multiplied by {clip['factor']:g}"
+        yield clip["at"], text, "the limit is, too" * (clip["limit"] >= clip["factor"])
 
 
 @finds("zero-gradients", "unused_parameters.md", "21_sharded_too_late")
@@ -234,24 +225,20 @@ def judge_zeros(case):
         some = any(g > 0 or g < -1 for look in looks for g in look)
         if len(looks) > 2 and case.optimizers[key]["plain"] and not some:
             text = f"in all {len(looks)} steps looked at every gradient was 0 or missing"
-            fine = "fine if there is nothing to train yet"
-            yield "check", one_of(steps[0][1])["at"], f"{text}; {fine}"
+            yield one_of(steps[0][1])["at"], text, "there is nothing to train yet"
 
 
 @finds("same-random-numbers", "corrections.md#data-and-random-numbers", "07_same_augmentation")
 def judge_random_numbers(case):
     """Ranks that draw the same numbers augment and drop out as one: seed with seed + rank."""
     for _, _, steps in case.joint():
-        known = [list(ranks.values()) for _, ranks in steps if "draws" in one_of(ranks)]
-        drawn = [[s["draws"] for s in row] for row in known]
-        began = [any(s["began"] for s in row) for row in known]
+        rows = [list(ranks.values()) for _, ranks in steps if "draws" in one_of(ranks)]
+        # A loader draws a seed when it begins: such a step tells nothing.
+        pairs = [pair for pair in zip(rows, rows[1:]) if not any(s["began"] for s in pair[1])]
         for name in ("torch", "cuda", "numpy", "random"):
-            states = [{rank.get(name) for rank in row} for row in drawn]
-            # A loader draws a seed when it begins: such a step tells nothing.
-            pairs = [pair for pair, own in zip(zip(states, states[1:]), began[1:]) if not own]
-            drew = [a for a, b in pairs if len(a) == len(b) == 1 and a != b]
+            states = [[{s["draws"].get(name) for s in row} for row in pair] for pair in pairs]
+            drew = [a for a, b in states if len(a) == len(b) == 1 and a != b]
             if len(drew) > min(4, len(pairs) / 2):  # until evaluations of other lengths draw, too
-                first = one_of(steps[0][1])
-                text = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
-                fine = "for dropout, augmentation or noise; fine if that is meant"
-                yield "check", first.get("forward", first["at"]), f"{text} ({name}) {fine}"
+                first, of = one_of(steps[0][1]), f"{len(drew)} of {len(pairs)} steps"
+                text = f"in {of} all ranks drew the same numbers ({name}), as for dropout or noise"
+                yield first.get("forward", first["at"]), text, "that is meant"

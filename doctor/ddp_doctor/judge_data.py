@@ -61,14 +61,14 @@ def judge_order(case):
         numbers = {e["sampler"]["epoch"] for e in epochs}
         if len(epochs) > 1 and len(numbers) == 1 and len({e["order"] for e in epochs}) == 1:
             text = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
-            yield "wrong", epochs[0]["at"], f"{text}: the sampler's epoch stayed {numbers.pop()}"
+            yield epochs[0]["at"], f"{text}: the sampler's epoch stayed {numbers.pop()}", ""
     at, rows = fed(case)
     first = [row[0] for row in rows]  # of rank 0
     period = next((n for n in range(3, len(first) // 2 + 1) if first[n] == first[0]), 0)
     whole = first and first[0] == first[-1] == first[1]  # all the data in each step
     if period and not whole and all(a == b for a, b in zip(first, first[period:])):
         text = f"rank 0 gave DDP the same batches again, in the same order, after {period} steps"
-        yield "check", at, f"{text}; fine if the order of the data is meant to be fixed"
+        yield at, text, "the order of the data is meant to be fixed"
 
 
 @finds("same-data", "adapt.md#step-by-step")
@@ -81,14 +81,13 @@ def judge_same_data(case):
             continue
         same = len({e["order"] for e in epochs}) == 1
         sure = same and all(e["stock"] and e["synced"] for e in epochs)
-        text = f"in an epoch every rank trained on the same {len(union)} samples"
-        order = "in the same order" if same else "fine if each rank is to pass over all of them"
-        seen = f"{text} (the sampler is a {epochs[0]['sampler']['type']}), {order}"
-        yield "wrong" if sure else "check", epochs[0]["at"], seen
+        sampler = epochs[0]["sampler"]["type"]
+        seen = f"in an epoch every rank trained on the same {len(union)} samples ({sampler})"
+        yield epochs[0]["at"], seen, "" if sure else "each rank is to pass over all of them"
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
         text = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
-        yield "check", at, f"{text}; fine if the data are made up"
+        yield at, text, "the data are made up"
 
 
 @finds("split-differs", "checklist.md#review-your-script")
@@ -101,14 +100,11 @@ def judge_split(case):
         for name in [name for name in first if name != "rank"]:
             values = [e["sampler"][name] for e in epochs]
             if len(set(map(str, values))) > 1:
-                text = f"the ranks' DistributedSamplers differ in {name}"
-                yield "wrong", at, f"{text}: {case.per_rank(values)}"
-        text = "each rank has another subset or order of the data, and DistributedSampler divides"
-        if len({str(e["chain"]) for e in epochs}) > 1:
-            total, union = counted(epochs).total(), len(counted(epochs))
-            yield "wrong", at, f"{text} that again: {total} samples are {union} different ones"
-        elif len({e["data"] for e in epochs}) > 1:
-            yield "check", at, f"{text} that again; fine if each rank makes up its data"
+                yield at, f"the ranks' samplers differ in {name}: {case.per_rank(values)}", ""
+        subsets = len({str(e["chain"]) for e in epochs}) > 1
+        if subsets or len({e["data"] for e in epochs}) > 1:
+            text = "each rank has another subset or order of the data, and its sampler divides that"
+            yield at, text, "" if subsets else "each rank makes up its data"
 
 
 @finds("samples-missing", "uneven_inputs.md")
@@ -123,11 +119,11 @@ def judge_missing(case):
         averaged = max((name.count(",") + 1 for name in case.groups), default=replicas)
         if divided(epochs) and replicas > averaged:
             text = f"the sampler divides the data among {replicas} ranks, and {averaged} average"
-            yield "check", first["at"], f"{text} their gradients; fine if others have the rest"
+            yield first["at"], f"{text} their gradients", "others have the rest"
         twice = sum(n > 1 for n in counts.values())
         if twice > len(epochs) * (max(e["count"] / e["delivered"] for e in epochs) + 1):
             text = f"in an epoch {twice} of {len(counts)} samples were seen more than once"
-            yield "check", first["at"], f"{text}; fine if each rank draws its samples by itself"
+            yield first["at"], text, "each rank draws its samples by itself"
 
 
 @finds("same-worker-seeds", "messages.md#the-same-random-numbers-in-every-dataloader-worker")
@@ -137,9 +133,12 @@ def judge_workers(case):
     for worker in case.ranks[0].all("worker"):
         same = [other for other in others if worker["drew"].items() & other["drew"].items()]
         if same:
-            text = f"worker {worker['number']} of rank 0's loader and one of another rank have the"
-            fine = f"same seeds, and draw numbers ({short(worker['drew'])}); fine if that is meant"
-            yield "check", worker["at"], f"{text} {fine}"
+            drew = f"one of another rank draw the same numbers ({short(worker['drew'])})"
+            yield (
+                worker["at"],
+                f"worker {worker['number']} of rank 0's loader and {drew}",
+                "that is meant",
+            )
 
 
 def until_training(case, epochs, *kinds):
@@ -167,13 +166,11 @@ def judge_padding(case):
         batch = max(-(-e["count"] // e["delivered"]) for e in epochs)
         padded = parts and same_split and 0 < extra < len(epochs) * batch
         if padded and results and "trimmed" not in results:
-            gathered = "gathered" in results
-            fine = "; fine if what is double is cut off after gathering" if gathered else ""
             twice = sorted(i for i, n in counts.items() if n > 1)
             which = f"samples {short(twice)} were" if len(twice) > 1 else f"sample {twice[0]} was"
-            text = f"{counts.total()} samples were evaluated, but there are {len(counts)}"
-            seen = f"{text}: {which} evaluated twice{fine}"
-            yield "check" if gathered else "wrong", epochs[0]["at"], seen
+            text = f"{counts.total()} samples were evaluated, but there are {len(counts)}: {which}"
+            fine = "what is double is cut off after gathering" if "gathered" in results else ""
+            yield epochs[0]["at"], f"{text} evaluated twice", fine
 
 
 @finds("part-of-evaluation", "corrections.md#testing-and-collectives")
@@ -189,15 +186,13 @@ def judge_parts(case):
             sure = any(EVALUATED(e["text"]) for e in figures)
             then = f"printed a figure ({figures[0]['at']})" if figures else "went on"
             each = case.per_rank(e["count"] for e in epochs)
-            seen = f"the ranks evaluated parts ({each} samples) and {then}"
-            fine = "" if sure else "; fine if they are used one by one, or added later"
-            seen += f"; no collective added the results{fine}"
-            yield "wrong" if sure else "check", epochs[0]["at"], seen
+            seen = f"the ranks evaluated parts ({each} samples) and {then}; nothing was added up"
+            yield epochs[0]["at"], seen, "" if sure else "they are used one by one, or added later"
     others = {e["at"] for rank in case.ranks[1:] for e in rank.all("epoch")}
     own = [e for e in case.ranks[0].epochs(False) if not e["grad"] and divided([e])]
     for e in [e for e in own if e["at"] not in others and e["sampler"]["num_replicas"] > 1]:
-        text = f"only rank 0 evaluates, and its sampler gives it {e['count']} of {e['positions']}"
-        yield "check", e["at"], f"{text} samples; fine if a part is enough"
+        text = f"only rank 0 evaluates, and its sampler gives it a part, {e['count']} samples"
+        yield e["at"], text, "a part is enough"
 
 
 @finds("mean-of-means", "questions.md#metrics-and-losses")
@@ -213,10 +208,9 @@ def judge_means(case):
                 hits = [mean * count / scale for mean, count in zip(means, counts)]
                 if any(mean % 1 for mean in means) and all(abs(n - round(n)) < 0.01 for n in hits):
                     each = case.per_rank(f"{m:.4} of {c} samples" for m, c in zip(means, counts))
-                    text = f"means of unequal counts were added up ({each})"
-                    fine = "fine if they were weighed by the counts"
-                    of_all = scale * sum(hits) / sum(counts)
-                    yield "check", epochs[0]["at"], f"{text}; over all it is {of_all:.4}; {fine}"
+                    text = f"means of unequal counts were added up ({each}), over all it is"
+                    text += f" {scale * sum(hits) / sum(counts):.4}"
+                    yield epochs[0]["at"], text, "they were weighed by the counts"
 
 
 def evaluated(rank):
@@ -239,12 +233,10 @@ def judge_buffers(case):
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
             most = own or len(differ) > len(names) / 2  # not a rank's head
             parts = (len(set(orders)) > 1 or unseen) and any(case.joint()) and most
-            what = "buffers" if own else "weights"  # of a model next to the trained one
-            seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
-            fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
-            yield "wrong" if parts else "check", group[0]["at"], f"{seen}, and added results{fine}"
+            seen = f"the ranks added results of different buffers or weights ({short(differ, 2)})"
+            fine = "one rank's result is used, or each has its own model"
+            yield group[0]["at"], seen, "" if parts else fine
     for group in case.paired([r.all("other") for r in case.ranks]):
         if len({str(e["state"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
-            text = "a model that is not trained computes next to the other, and its weights differ"
-            fine = "fine if each rank is meant to have its own"
-            yield "check", group[0]["at"], f"{text} between ranks; {fine}"
+            text = "next to the trained model another computes, whose weights differ between ranks"
+            yield group[0]["at"], text, "each rank is meant to have its own"

@@ -32,11 +32,8 @@ def waiting(case):
 
 def one_way(stuck):
     """ "send" if several ranks wait in that and none receives, "recv" the other way round."""
-    for way, other in (("send", "recv"), ("recv", "send")):
-        there = [r for r in stuck if way in r.now["op"]]
-        if len(there) > 1 and not any(other in r.now["op"] for r in stuck):
-            return way
-    return None
+    ways = [way for r in stuck for way in ("send", "recv") if way in r.now["op"]]
+    return ways[0] if len(ways) > 1 and len(set(ways)) == 1 else None
 
 
 def states(case):
@@ -83,7 +80,7 @@ def judge_uneven(case):
     alike = alike and all(r.waits for r in case.ranks)  # and no rank has left its loop
     if 0 < len(training) < len(case.ranks) and not alike and not guard(case):
         text = "no more data, or an if by a number of its own? Let all ranks decide together"
-        yield "wrong", training[0].now["at"], f"{states(case)}; {text}"
+        yield training[0].now["at"], f"{states(case)}; {text}", ""
 
 
 @finds("all-send-first", "glossary.md#point-to-point")
@@ -92,7 +89,7 @@ def judge_one_way(case):
     stuck = waiting(case)
     if way := one_way(stuck):
         at = next(r.now["at"] for r in stuck if way in r.now["op"])
-        yield "wrong", at, f"{states(case)}; none {'sends' if way == 'recv' else 'receives'}"
+        yield at, f"{states(case)}; none {'sends' if way == 'recv' else 'receives'}", ""
 
 
 @finds("one-rank-communicates", "corrections.md#testing-and-collectives", "03_rank_0_evaluates")
@@ -102,12 +99,11 @@ def judge_one_rank(case):
     if stuck and not case.has("uneven-steps", "all-send-first"):
         places = {(r.now["op"], r.now["at"]) for r in stuck}
         alike = len(places) == 1 and len(stuck) == len(case.ranks)
-        text = "; all are in the same call: is the network or a process broken?" if alike else ""
         # A barrier is where ranks wait that have done the rest.
         first = min(stuck, key=lambda r: (r.trains, r.now["op"] == "barrier"))
         at = guard(case) or first.now["at"]
-        text += f"; this line led to {first.now['at']}" if at != first.now["at"] else ""
-        yield "check" if alike else "wrong", at, states(case) + text
+        text = f"; this line led to {first.now['at']}" if at != first.now["at"] else ""
+        yield at, states(case) + text, "the network or a process is broken" if alike else ""
 
 
 @finds("unused-parameters", "unused_parameters.md#the-error-and-the-ways-out")
@@ -116,7 +112,7 @@ def judge_unused_parameters(case):
     for rank in case.ranks:
         for event in [e for e in rank.all("raised") if "finished reduction" in e["error"]]:
             text = "some parameters got no gradient in the step before, and DDP raised an error"
-            yield "wrong", event["at"], f"on rank {rank.number} {text}"
+            yield event["at"], f"on rank {rank.number} {text}", ""
 
 
 @finds("crossed-order", "corrections.md#testing-and-collectives", "11_crossed_collectives")
@@ -130,7 +126,7 @@ def judge_crossed(case):
         sizes = {e["numel"] for e in met} if met[0]["op"] == "all_reduce" else {0}
         if len({e["op"] for e in met}) > 1 or len(sizes) > 1:
             seen = case.per_rank(f"{e['op']} of {e['numel']} numbers ({e['at']})" for e in met)
-            yield "wrong", met[0]["at"], f"the ranks' collectives number {n} differ: {seen}"
+            yield met[0]["at"], f"the ranks' collectives number {n} differ: {seen}", ""
         for rank, event in enumerate(met):
             about = "reduce" in event["op"] or "broadcast" in event["op"]
             for name, value in event["words"].items() if about else ():
@@ -140,8 +136,7 @@ def judge_crossed(case):
             seen = case.per_rank(f"({short(v, 3)})" for v in lists)
             text = f"the ranks call {op} in different orders, by their {name}: {seen}"
             at = next(m[0]["at"] for m in zip(*calls) if len({str(e["words"]) for e in m}) > 1)
-            fine = "; fine if these are to be added to each other" if name == "tensors" else ""
-            yield "check" if fine else "wrong", at, text + fine
+            yield at, text, "these are to be added to each other" if name == "tensors" else ""
 
 
 @finds("file-race", "adapt.md#step-by-step", "09_all_ranks_download")
@@ -155,8 +150,7 @@ def judge_race(case):
         if same and read["passed"] <= same[-1]["passed"]:
             late = f"{read['time'] - same[-1]['time']:.2f} s after rank {same[-1]['rank']}"
             text = f"rank {read['rank']} read {Path(read['path']).name} {late} began to write it"
-            fine = "with no collective in between; fine if a lock or a store makes it wait"
-            yield "check", read["at"], f"{text}, {fine}"
+            yield read["at"], f"{text}, with no collective in between", "it waits in another way"
 
 
 @finds("restored-on-one-rank", "checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped")
@@ -167,7 +161,7 @@ def judge_restored(case):
     if len(set(restores)) > 1 and any(len({s["fresh"] for s in step}) > 1 for step in steps):
         at = next(e["at"] for r in case.ranks for e in r.all("restore"))
         text = f"calls of the optimizer's load_state_dict: {case.per_rank(restores)}"
-        yield "wrong", at, f"{text}; the other ranks trained on with an empty state"
+        yield at, f"{text}; the other ranks trained on with an empty state", ""
 
 
 @finds("fixed-port", "../03_ddp_spawn/README.md", ranks=0)
@@ -182,7 +176,7 @@ def judge_port(case):
         having = [f for f in files if f.is_file() and port in f.read_text(errors="replace")]
         if port != "0" and having:
             text = f"the script itself chooses port {port}, written in {having[0].name}"
-            yield "check", event["at"], text
+            yield event["at"], text, "no other job ever runs there"
 
 
 @finds("loss-of-one-rank", "messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu")
@@ -199,7 +193,7 @@ def judge_own_loss(case):
         hits = [e for n, e in zip(since, prints) if is_own_loss(case, n, e)]
         if len(hits) > len(prints) / 2:
             text = f"rank 0 prints {prints[0]['text'][:40]!r}, the loss of rank 0, not that of all"
-            yield "check", at, f"{text}; fine if it is read as that"
+            yield at, text, "it is read as that"
 
 
 def losses(step):
@@ -229,7 +223,7 @@ def judge_schedule(case):
         length, gone, ranks = event["length"] or 0, event["gone"], len(case.ranks)
         if gone > 9 and abs(length - gone * ranks) < 0.08 * length:
             text = f"{event['name']} is made for {length} steps and went {gone}, one in {ranks}"
-            yield "check", event["at"], f"{text}: the number of ranks; fine if the run goes on"
+            yield event["at"], f"{text}: the number of ranks", "the run goes on"
 
 
 @finds("batch-grows", "batch_size_and_learning_rate.md", "05_batch_and_rate")
@@ -238,8 +232,7 @@ def judge_batch(case):
     many, one = facts(case), facts(case.alone) if case.alone else {}
     if one and many and many["samples"] > one["samples"] and many["rate"] == one["rate"]:
         text = f"a step takes {many['samples']} samples, on one rank {one['samples']}"
-        fine = f"and the rate is {many['rate']} in both; fine if that is meant"
-        yield "check", many["at"], f"{text}, {fine}"
+        yield many["at"], f"{text}, and the rate is {many['rate']} in both", "that is meant"
 
 
 def facts(case):

@@ -41,14 +41,12 @@ def open_epoch(iterator, loader):
     while isinstance(dataset, Subset):  # also of random_split
         chain, dataset = [*chain, dataset.indices], dataset.dataset
     sampler = loader.sampler if sampler is None else sampler
-    counted = hasattr(loader.dataset, "__len__")
     iterator.doctor_epoch = {
         "loader": number,
         "at": site(),
         "chain": chain,
         "data": digest(dataset),
-        "positions": len(loader.dataset) if counted else 0,
-        "batches": len(loader) if counted else None,
+        "batches": len(loader) if hasattr(loader.dataset, "__len__") else None,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
         "stock": type(loader.batch_sampler) is BatchSampler,
         "iterable": isinstance(dataset, IterableDataset),
