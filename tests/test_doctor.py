@@ -43,7 +43,7 @@ LINES = {  # by exercise: what is in the line that the finding names, where that
     "rank_0_evaluates": "losses.append(validate(ddp_model, x_val, y_val))",
     "sharded_too_late": "optimizer.step()",
 }
-KEYS = {judge.exercise: judge.key for judge in JUDGES if judge.exercise}
+KEYS = {judge.exercise[3:]: judge.key for judge in JUDGES if judge.exercise}
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_page_has_every_finding_and_links_to_its_page_and_exercise():
         name, _, anchor = judge.page.partition("#")
         assert (ROOT / name).exists(), name
         assert f"{name.removeprefix('docs/')}{'#' if anchor else ''}{anchor})" in rows[judge.key]
-        assert (f"_{judge.exercise}.py)" in rows[judge.key]) == bool(judge.exercise), judge.key
+        assert (f"/{judge.exercise}.py)" in rows[judge.key]) == bool(judge.exercise), judge.key
 
 
 @pytest.mark.slow
@@ -292,7 +292,7 @@ def train():
 """
 ALONE = f"""{TRAIN}
 import torch._dynamo  # DDP does it: here once, and not in each child
-from ddp_doctor import record, watch, watch_data, watch_files, watch_step
+from ddp_doctor import record, watch, watch_data, watch_step
 def child(change):
     reading, writing = os.pipe()
     if os.fork():
@@ -314,11 +314,11 @@ def failing(module, name):
     watch.install()
 plain = child(lambda: None)
 assert "[[" in plain
-for table in (watch_step.WATCHED, watch_data.WATCHED, watch_files.WATCHED):
+for table in (watch_step.WATCHED, watch_data.WATCHED):
     for target in table:
         assert child(lambda: moved(table, target)) == plain, target
 notes = ("note_", "open_", "close_", "end_", "look_")
-for module in (watch, watch_data, watch_files, watch_step):
+for module in (watch, watch_data, watch_step):
     for name in [n for n in dir(module) if n.startswith(notes)]:
         assert child(lambda: failing(module, name)) == plain, name
 print("all equal")

@@ -99,11 +99,9 @@ def run_alone(args):
         refuse("--alone was left out: the command does not say how many ranks to start")
         return None
     files = [path for path in Path().rglob("*") if path.is_symlink() or path.is_file()]
+    files = files if size_of(files) <= COPIED else known_to_git() or files
     if size_of(files) > COPIED:
-        files = known_to_git() or files
-    if size_of(files) > COPIED:
-        limit = f"at most {COPIED // 10**6} MB are copied, without the files that git ignores"
-        refuse(f"--alone was left out: this folder has {size_of(files) // 10**6} MB; {limit}")
+        refuse(f"--alone was left out: git does not ignore more than {COPIED // 10**6} MB here")
         return None
     with tempfile.TemporaryDirectory(prefix="ddp-doctor-alone-") as folder:
         for path in files:
@@ -122,11 +120,9 @@ def size_of(files):
 def known_to_git():
     """The files of this folder that git does not ignore. None: it is no repository."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        names = subprocess.run(command, capture_output=True, check=True).stdout.split(b"\0")
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return [path for path in map(Path, map(os.fsdecode, names[:-1])) if path.is_file()]
+    listed = subprocess.run(command, capture_output=True).stdout if shutil.which("git") else b""
+    paths = [Path(os.fsdecode(name)) for name in listed.split(b"\0")[:-1]]
+    return [path for path in paths if path.is_file()]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from statistics import mode
 
 from .case import finds, short
 from .judge_data import OWN
-from .watch_files import SETTINGS
+from .watch_data import SETTINGS
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
@@ -18,11 +18,13 @@ ONE = "rank|master|is_main|gpu_id|chief"  # in an if that lets one rank through
 def waiting(case):
     """The ranks that waited in vain, if that is how the run ended, and nobody crashed."""
     stuck = [r for r in case.ranks if r.waits]
-    lost = [r for r in stuck if re.search(LOST, r.now.get("error", ""), re.I)]
-    crashed = any(r.now.get("error") and r not in lost for r in stuck)
-    for rank in [r for r in case.ranks if not r.waits]:
-        left = rank.all("exit" if case.run.end else "destroy")
-        crashed |= bool(rank.all("raised")) or not left
+    errors = [r.now["error"] for r in stuck if r.now.get("error")]
+    lost, left = (
+        [e for e in errors if re.search(LOST, e, re.I)],
+        [r for r in case.ranks if not r.waits],
+    )
+    ends = "exit" if case.run.end else "destroy"
+    crashed = len(lost) < len(errors) or any(r.all("raised") or not r.all(ends) for r in left)
     places = {(r.now["op"], r.now["at"]) for r in stuck}
     apart = len(stuck) < len(case.ranks) or len(places) > 1 or one_way(stuck)
     # What ends by itself: gloo's connections break, or it aborts ranks in calls of unlike sizes.

@@ -14,7 +14,7 @@ import re
 import sys
 from traceback import walk_tb
 
-from . import record, watch_data, watch_files, watch_step
+from . import record, watch_data, watch_step
 from .record import OUT, before, flush, frames, is_rank, place, quietly, site, write
 
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
@@ -38,7 +38,7 @@ def install():
     quietly(watch, "torch.distributed new_group", around_new_group, also)
     quietly(watch, "torch.distributed destroy_process_group", before(note_destroy))
     quietly(watch, "torch.distributed:Work wait", around_wait)
-    for module in (watch_step, watch_data, watch_files):
+    for module in (watch_step, watch_data):
         for target, around in module.WATCHED.items():
             quietly(watch, target, around)
     worker = "torch.utils.data._utils.worker _worker_loop"
@@ -47,7 +47,7 @@ def install():
     quietly(watch, "multiprocessing.process:BaseProcess run", around_run, every=True)
     quietly(watch_step.hook_optimizers)
     sys.excepthook = functools.partial(raised, sys.excepthook)
-    sys.addaudithook(watch_files.hear)
+    sys.addaudithook(watch_data.hear)
     atexit.register(goodbye)
     os.register_at_fork(after_in_child=record.forked)
 
