@@ -1,6 +1,5 @@
 """The run: who waited for whom, who wrote which file, what was printed, how it ended."""
 
-import ast
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -12,7 +11,6 @@ from .watch_data import SETTINGS
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
-ONE = "rank|master|is_main|gpu_id|chief"  # in an if that lets one rank through
 
 
 def waiting(case):
@@ -55,32 +53,15 @@ def states(case):
     return "; ".join(words)
 
 
-def guard(case):
-    """The "if" with the rank in it that led a rank out of training into its call, or None.
-
-    Of a script that cannot be read, the call itself: nothing tells whether there is such an "if".
-    """
-    lines = [line for r in waiting(case) if not r.trains for line in r.now.get("lines", ())]
-    for name, _, line in [line.rpartition(":") for line in lines]:
-        try:
-            nodes = list(ast.walk(ast.parse(Path(name).read_text())))
-        except (OSError, SyntaxError, ValueError):
-            return f"{name}:{line}"
-        for node in [n for n in nodes if isinstance(n, ast.If)]:
-            inside = node.lineno < int(line) <= node.end_lineno
-            if inside and re.search(ONE, ast.unparse(node.test), re.I):
-                return f"{name}:{line}"
-    return None
-
-
 @finds("uneven-steps", "uneven_inputs.md", "13_uneven_batches")
 def judge_uneven(case):
     """A rank without more data, or that leaves the loop, lets the others wait in a step."""
     training = [r for r in waiting(case) if r.trains]
-    epochs = [[e["delivered"] for e in r.epochs(True)] for r in case.ranks]
-    alike = epochs and epochs[0] and all(own == epochs[0] for own in epochs)  # no data ran out
-    alike = alike and all(r.waits for r in case.ranks)  # and no rank has left its loop
-    if 0 < len(training) < len(case.ranks) and not alike and not guard(case):
+    epochs = {str([e["delivered"] for e in r.epochs(True)]) for r in case.ranks}
+    others = [r for r in case.ranks if r not in training]
+    # Its data ran out, it has ended, or it waits where ranks do that have done the rest.
+    left = len(epochs) > 1 or all(r.now.get("op") in (None, "barrier") for r in others)
+    if training and others and left:
         text = "no more data, or an if by a number of its own? Let all ranks decide together"
         yield training[0].now["at"], f"{states(case)}; {text}", ""
 
@@ -101,11 +82,10 @@ def judge_one_rank(case):
     if stuck and not case.has("uneven-steps", "all-send-first"):
         places = {(r.now["op"], r.now["at"]) for r in stuck}
         alike = len(places) == 1 and len(stuck) == len(case.ranks)
-        # A barrier is where ranks wait that have done the rest.
         first = min(stuck, key=lambda r: (r.trains, r.now["op"] == "barrier"))
-        at = guard(case) or first.now["at"]
-        text = f"; this line led to {first.now['at']}" if at != first.now["at"] else ""
-        yield at, states(case) + text, "the network or a process is broken" if alike else ""
+        led = short(first.now.get("lines", [])[1:])
+        text = states(case) + (f"; called in {led}" if led else "")
+        yield first.now["at"], text, "the network or a process is broken" if alike else ""
 
 
 @finds("unused-parameters", "unused_parameters.md#the-error-and-the-ways-out")
