@@ -1,6 +1,5 @@
 """The training step: do the ranks train one model, by the gradient that is meant?"""
 
-from collections import Counter
 from statistics import mode
 
 from .case import differing, finds, one_of, short
@@ -14,7 +13,7 @@ def differences(case, wanted):
         looks = [(n, one_of(ranks), differing(ranks, "gradients")) for n, ranks in steps]
         n, step, numbers = next((look for look in looks if look[2]), (0, {}, []))
         served, numels = any(optimizer["ddps"]), optimizer["numels"]
-        known = served or (step and drifts and averaged_in(step, numels))
+        known = served or (drifts and case.averages(key))
         if not numbers or not known or case.loose:
             continue
         lacks = any(optimizer["ddps"][i] is None for i in numbers)
@@ -39,13 +38,6 @@ def cause(case, step, lacks):
     if lacks:
         return "not-in-ddp", step["at"], f"; DDP ({case.wraps[0]['at']}) does not have these"
     return "weights-differ", step["at"], ""
-
-
-def averaged_in(step, numels):
-    """Does the script itself all-reduce these gradients after a backward pass?"""
-    sizes = Counter(c["numel"] for c in step["comms"] if c["op"] == "all_reduce" and c["passes"])
-    most = (Counter(numels) & sizes).total() >= max(2, min(20, len(numels) / 2))
-    return most or max(sizes, default=0) >= sum(numels)
 
 
 @finds("not-through-ddp", "adapt.md#step-by-step", "04_through_the_module")

@@ -141,7 +141,7 @@ def note_destroy(group=None):
 
 def finish():
     """What was held back: weights after the last step, epochs, values on a GPU."""
-    watch_data.finish()
+    watch_data.close_epochs()
     watch_step.finish()
     flush()
 

@@ -67,15 +67,11 @@ def open_epoch(iterator, loader):
     READ.epochs.append(iterator.doctor_epoch)
 
 
-def rows_of(value):
-    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
-
-
 def digest(dataset):
     """A number that differs if the ranks' data sets do, as far as their attributes show it."""
     parts = [type(dataset).__name__]
     for name, value in sorted(getattr(dataset, "__dict__", {"list": dataset}).items()):
-        if rows_of(value):
+        if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0:
             parts.append(f"{name} {len(value)} {value[:10]} {value[-10:]}")
         elif isinstance(value, (str, int, float)):
             parts.append(f"{name} {value}")
@@ -87,17 +83,16 @@ def around_worker(original, *args):
     place = quietly(original.__code__.co_varnames.index, "init_fn")
     if place is None:
         return original(*args)
-    init, number, states = args[place], args[place + 1], [{}]
+    init, number, states = args[place], args[place + 1], {}
 
     def seeded(number):
         if init is not None:
             init(number)
-        states.append(quietly(record.draws) or {})
+        states.update(quietly(record.draws) or {})
 
     original(*args[:place], seeded, *args[place + 1 :])
-    after = quietly(record.draws) or {}
-    drew = {name: state for name, state in states[-1].items() if state != after.get(name)}
-    quietly(record.write_from_worker, "worker", at=site(), number=number, drew=drew)
+    drew = states.items() - (quietly(record.draws) or {}).items()
+    quietly(record.write_from_worker, "worker", at=site(), number=number, drew=dict(drew))
 
 
 def note_index(index, iterator):
@@ -295,10 +290,6 @@ def opened_by_library():
     names = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(2)))
     between = takewhile(lambda name: not is_script(name), names)
     return any(library in name for name in between for library in LIBRARIES)
-
-
-def finish():
-    close_epochs()
 
 
 WATCHED = {
