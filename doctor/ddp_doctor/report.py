@@ -36,19 +36,12 @@ def sentence(case):
     """The facts of the run."""
     run, known = case.run, facts(case)
     parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
-    trained = sum(bool(process.all("step")) for process in case.processes)
-    seen = f"{len(case.ranks)} rank(s) seen"
-    alone = f"{trained} process(es) trained, and no group of ranks was seen"
-    parts += [*failures(case), alone if trained and not case.ranks else seen]
+    parts += [*failures(case), f"{len(case.ranks)} rank(s) seen"]
     parts += [states(case)] if run.end in ("limit", "interrupt") and case.ranks else []
     if known:
-        samples = known["samples"] and f" of {known['samples']} samples over all ranks"
-        steps = f"{known['steps']} steps{samples or ''}"
-        rate = known["rate"]
-        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate  # text if not a float
-        parts.append(f"{steps}, learning rate {rate}")
-    if case.wraps:
-        parts.append(f"DDP averages {case.wraps[0]['bytes']:,} bytes of gradients")
+        samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
+        rate = known["rate"] if isinstance(known["rate"], str) else f"at most {known['rate']:.4}"
+        parts.append(f"{known['steps']} steps{samples}, learning rate {rate}")
     return "; ".join(parts) + "."
 
 

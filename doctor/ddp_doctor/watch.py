@@ -12,7 +12,7 @@ import os
 import pkgutil
 import re
 import sys
-from traceback import walk_tb
+from traceback import walk_stack, walk_tb
 
 from . import record, watch_data, watch_step
 from .record import OUT, before, flush, frames, is_rank, place, quietly, site, write
@@ -108,9 +108,6 @@ def around_run(original, *args, **kwargs):
         raise
 
 
-# ---------------------------------------------------------------- the group and its collectives
-
-
 def around_init(original, *args, **kwargs):
     OUT.forked = False  # whoever joins a group is a rank
     with record.waiting("init_process_group"):
@@ -184,13 +181,9 @@ def around_new_group(original, *args, **kwargs):
 
 def called_by_torch():
     """Is it PyTorch that calls the watched function: Join, SyncBatchNorm?"""
-    import torch
-
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(record.HERE):
-        frame = frame.f_back
-    name, folder = frame.f_code.co_filename, os.path.dirname(torch.__file__)
-    return name.startswith(folder) and not name.startswith(f"{folder}/distributed/nn")
+    names = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
+    name = next(name for name in names if not name.startswith(record.HERE))
+    return name.startswith(record.TORCH) and not name.startswith(f"{record.TORCH}/distributed/nn")
 
 
 def note_collective(name, values):

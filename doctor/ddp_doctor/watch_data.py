@@ -151,9 +151,6 @@ def close_epoch(epoch):
         READ.read = OUT.phase
 
 
-# ---------------------------------------------------------------- evaluations
-
-
 def note_eval(*args):
     """eval() was called, or data are read without gradients: an evaluation begins, maybe."""
     if READ.begun != OUT.phase:
@@ -215,9 +212,6 @@ def note_pass(*args, **kwargs):
     READ.hook, READ.known = None, set()
     if TRAIN.backwards == 2:
         look_at_models()
-
-
-# ---------------------------------------------------------------- where results may go
 
 
 def note_save(obj, f, *args, **kwargs):

@@ -48,7 +48,7 @@ def note_ddp(_, ddp, *args, **kwargs):
     TRAIN.ddps[ddp] = name = f"{ranks} {TRAIN.groups[str(ranks)]}"
     reduced = [p for p in ddp.module.parameters() if p.requires_grad]
     TRAIN.reduced.update({id(p): (weakref.ref(p), name) for p in reduced})
-    write("wrap", at=site(), name=name, bytes=sum(p.numel() * p.element_size() for p in reduced))
+    write("wrap", at=site(), name=name)
 
 
 def ddp_of(parameter):
