@@ -185,14 +185,14 @@ def is_own_loss(case, since, event):
     exact = NUMBER if "loss" in event["text"].lower() else EXACT
     numbers, near = re.findall(exact, event["text"]), []
     for rank in case.ranks:
-        steps = [s for s in rank.all("step")[since : event["steps"]] if all(losses(s))]
-        values = [sum(losses(s)) / len(s["passes"]) for s in steps if s["passes"]]
-        counts = [s["samples"] or 1 for s in steps if s["passes"]]
+        steps = rank.all("step")[since : event["steps"]]
+        steps = [s for s in steps if s["passes"] and all(losses(s))]
+        values = [sum(losses(s)) / len(s["passes"]) for s in steps]
+        counts = [s["samples"] or 1 for s in steps]
         weighed = sum(v * n for v, n in zip(values, counts)) / max(sum(counts), 1)
         known = [*values[-1:], sum(values) / max(len(values), 1), weighed]
-        digits = [0.51 / 10 ** len(number.partition(".")[2]) for number in numbers]
-        pairs = [(float(n), digit, v) for n, digit in zip(numbers, digits) for v in known]
-        near.append(any(abs(n - v) < max(digit, 1e-5 * abs(v)) for n, digit, v in pairs))
+        pairs = [(n, 0.51 / 10 ** len(n.partition(".")[2]), v) for n in numbers for v in known]
+        near.append(any(abs(float(n) - v) < max(least, 1e-5 * abs(v)) for n, least, v in pairs))
     return near[0] and not all(near)
 
 
