@@ -1,14 +1,8 @@
 """Data and evaluation: which samples did which rank see, and were results brought together?"""
 
-import re
 from collections import Counter
 
 from .case import differing, finds, one_of, short
-
-FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
-EVALUATED = re.compile(r"acc|val|test|eval|score|error|correct|%", re.I).search  # not of training
-PARTS = "rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda"
-OWN = re.compile(rf"\b({PARTS})(\b|\d|_)", re.I).search  # the line says whose figure it is
 
 
 def together(case, trained, one_set=True):
@@ -181,13 +175,9 @@ def judge_parts(case):
         kept = all(until_training(case, epochs, "sent"))  # each rank's results are kept apart
         added = any(until_training(case, epochs, "added", "gathered"))
         if parts and not kept and not added:
-            lines = sum(until_training(case, epochs, "print"), [])
-            figures = [e for e in lines if re.search(FIGURE, e["text"]) and not OWN(e["text"])]
-            sure = any(EVALUATED(e["text"]) for e in figures)
-            then = f"printed a figure ({figures[0]['at']})" if figures else "went on"
             each = case.per_rank(e["count"] for e in epochs)
-            seen = f"the ranks evaluated parts ({each} samples) and {then}; nothing was added up"
-            yield epochs[0]["at"], seen, "" if sure else "they are used one by one, or added later"
+            seen = f"the ranks evaluated parts ({each} samples), and nothing was added up"
+            yield epochs[0]["at"], seen, "they are used one by one, or added later"
     others = {e["at"] for rank in case.ranks[1:] for e in rank.all("epoch")}
     own = [e for e in case.ranks[0].epochs(False) if not e["grad"] and divided([e])]
     for e in [e for e in own if e["at"] not in others and e["sampler"]["num_replicas"] > 1]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from statistics import mode
 
 from .case import finds, short
-from .judge_data import OWN
 from .watch_data import SETTINGS
 
 LOST = "closed by peer|reset by peer|timed out|timeout|broken pipe|connection|preamble"
+PARTS = "rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda"
+OWN = re.compile(rf"\b({PARTS})(\b|\d|_)", re.I).search  # the line says whose figure it is
 NUMBER, EXACT = r"\d+\.\d{2,}", r"\d+\.\d{4,}"  # in a line that is printed
 
 
