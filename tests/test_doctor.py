@@ -12,8 +12,6 @@ import subprocess
 import sys
 import time
 import zipapp
-from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -23,9 +21,7 @@ from exercises import check
 
 sys.path[:0] = [str(ROOT / "doctor"), str(ROOT / "tests/doctor")]
 import cases  # noqa: E402
-from ddp_doctor import __main__  # noqa: E402 (it registers the judges)
-from ddp_doctor.case import JUDGES  # noqa: E402
-from ddp_doctor.launch import Run  # noqa: E402
+from ddp_doctor.__main__ import JUDGES  # noqa: E402
 
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 EXERCISES = {e.file.stem.partition("_")[2]: e for e in check.all_exercises()}
@@ -150,26 +146,6 @@ def test_it_can_be_installed_alone_and_then_names_addresses(reader, tmp_path):
     assert re.search(r"See https://\S+/docs/corrections.md#", result.out), result
 
 
-def test_alone_leaves_out_what_git_ignores_if_the_folder_is_too_large(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for command in (["init", "-q"], ["config", "user.name", "a"]):
-        subprocess.run(["git", *command], check=True)
-    Path(".gitignore").write_text("data/\n")
-    Path("data").mkdir()
-    for name in ("data/images", "train.py"):
-        Path(name).write_text("x" * 1000)
-    seen = []
-    observe = lambda command, *rest: seen.append((command, os.listdir(rest[-1]))) or Run(0)  # noqa: E731
-    monkeypatch.setattr(__main__, "observe", observe)
-    monkeypatch.setattr(__main__, "COPIED", 1500)
-    args = SimpleNamespace(command=[*TORCHRUN.split(), "train.py"], patience=1, limit=1)
-    assert __main__.run_alone(args)
-    ((command, copied),) = seen
-    assert command[-2:] == ["1", "train.py"] and sorted(copied) == [".gitignore", "train.py"]
-    monkeypatch.setattr(__main__, "COPIED", 100)
-    assert __main__.run_alone(args) is None and len(seen) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["raise", "kill", "limit"])
 def test_a_run_that_does_not_end_well_is_never_right(way, doctor, tmp_path):
@@ -226,9 +202,16 @@ def test_a_signal_ends_the_ranks_and_a_second_one_does_not_lose_the_report(name,
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KEYS)
 def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_path):
-    flags, exercise = "--alone" if name == "batch_and_rate" else "", EXERCISES[name]
-    key = KEYS[name]
-    result, said = doctor(f"{TORCHRUN} {exercise.file}", flags)
+    exercise, key = EXERCISES[name], KEYS[name]
+
+    def judged(file):
+        flags = ""
+        if name == "batch_and_rate":
+            doctor(f"{TORCHRUN[:-1]}1 {file}")
+            flags = f"--alone {(tmp_path / 'found.json').rename(tmp_path / 'one.json')}"
+        return doctor(f"{TORCHRUN} {file}", flags)
+
+    result, said = judged(exercise.file)
     found = next((f for f in said["findings"] if f["key"] == key), None)
     assert found, result
     line = int(found["at"].rpartition(":")[2])
@@ -241,7 +224,7 @@ def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_
         assert shown[1] in result.out.replace(f"{ROOT}/", "")
     file = tmp_path / exercise.file.name
     file.write_text(exercise.solution)
-    result, said = doctor(f"{TORCHRUN} {file}", flags)
+    result, said = judged(file)
     assert not keys(said, "wrong") and key not in keys(said), result
 
 

@@ -80,7 +80,7 @@ class Case:
     """A run as the judges see it."""
 
     def __init__(self, run, ignored=()):
-        self.run, self.alone, self.found, self.ignored = run, None, [], ignored
+        self.run, self.alone, self.found, self.ignored = run, {}, [], ignored
         self.processes = [Rank(*process) for process in run.processes]
         ranks = {p.number: p for p in self.processes if p.init}  # of a restarted rank: the last
         self.ranks = [ranks[number] for number in sorted(ranks)]

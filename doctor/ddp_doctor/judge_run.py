@@ -210,8 +210,9 @@ def judge_schedule(case):
 @finds("batch-grows", "batch_size_and_learning_rate.md", "05_batch_and_rate")
 def judge_batch(case):
     """More ranks then mean fewer, larger steps: divide the batch, or adapt the rate."""
-    many, one = facts(case), facts(case.alone) if case.alone else {}
-    if one and many and many["samples"] > one["samples"] and many["rate"] == one["rate"]:
+    many, one = facts(case), case.alone
+    same = many and many["rate"] == one.get("rate")
+    if same and many["samples"] > one["samples"]:
         text = f"a step takes {many['samples']} samples, on one rank {one['samples']}"
         yield many["at"], f"{text}, and the rate is {many['rate']} in both", "that is meant"
 

@@ -82,7 +82,6 @@ def not_judged(case):
         "training steps: no two ranks made the same one": case.ranks and not case.steps,
         "what DDP does: nothing was wrapped by it": case.steps and not case.wraps,
         "all of the training data: they came from no DataLoader": case.steps and not events,
-        "the batch on one rank: that run failed": case.alone and case.alone.run.code,
     }
     texts = [text for text, true in reasons.items() if true]
     texts += [f"{one.key}: left out by --ignore" for one in case.found if one.key in case.ignored]
