@@ -66,9 +66,7 @@ def parse_args():
     parser.add_argument("--patience", type=float, default=8, help="seconds all ranks may wait (8)")
     parser.add_argument("--limit", type=float, default=900, help="seconds for the command (900)")
     parser.add_argument("--alone", metavar="FILE", help="compare with one rank, a --json file")
-    parser.add_argument(
-        "--speed", action="store_true", help="where does the time go? docs/speed.md"
-    )
+    parser.add_argument("--speed", action="store_true", help="where does the time go? (speed.md)")
     parser.add_argument("--json", metavar="FILE", help="write the findings to this file, too")
     ignore = {"action": "append", "default": [], "metavar": "KEY"}
     parser.add_argument("--ignore", **ignore, help="leave this finding out: it is meant")

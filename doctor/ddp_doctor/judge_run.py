@@ -89,15 +89,6 @@ def judge_one_rank(case):
         yield first.now["at"], text, "the network or a process is broken" if alike else ""
 
 
-@finds("unused-parameters", "unused_parameters.md#the-error-and-the-ways-out")
-def judge_unused_parameters(case):
-    """DDP waits for the gradient of each parameter, used or not: find_unused_parameters=True."""
-    for rank in case.ranks:
-        for event in [e for e in rank.all("raised") if "finished reduction" in e["error"]]:
-            text = "some parameters got no gradient in the step before, and DDP raised an error"
-            yield event["at"], f"on rank {rank.number} {text}", ""
-
-
 @finds("crossed-order", "corrections.md#testing-and-collectives", "11_crossed_collectives")
 def judge_crossed(case):
     """The n-th collective of a rank meets the n-th of the others, whatever it is about."""

@@ -78,17 +78,13 @@ def wait(process, folder, patience, limit):
 
 def states(folder):
     """{pid: where it is now} of the processes that have begun and are still there."""
-    nows = {pid_of(path): now_of(path) for path in Path(folder).glob("*.now")}
+    nows = {pid_of(path): loaded(path.read_bytes()) for path in Path(folder).glob("*.now")}
     return {pid: now for pid, now in nows.items() if now and alive(pid)}
-
-
-def now_of(path):
-    return loaded(path.read_bytes().rstrip(b" \0"))
 
 
 def loaded(text):
     try:
-        return json.loads(text)
+        return json.loads(text.rstrip(b" \0"))
     except ValueError:  # it was just being written
         return {}
 
@@ -157,6 +153,6 @@ def read(folder, nows):
     processes = []
     for path in sorted(Path(folder).glob("*.jsonl")):
         events = map(loaded, path.read_bytes().splitlines())  # the last may be cut off
-        now = nows.get(pid_of(path)) or now_of(path.with_suffix(".now"))
+        now = nows.get(pid_of(path)) or loaded(path.with_suffix(".now").read_bytes())
         processes.append(([event for event in events if event], now))
     return processes

@@ -1,10 +1,9 @@
 """The words: facts first, then findings, then how much was looked at and what was not judged."""
 
 import dataclasses
-import re
 import textwrap
 
-from .judge_run import LOST, facts, states
+from .judge_run import facts, states
 
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
@@ -46,16 +45,16 @@ def sentence(case):
 
 
 def failures(case):
-    """How ranks failed: the first cause first, then those that lost the connection by it."""
+    """How ranks failed: the first one first, since others lose the connection by it."""
     texts = []
     for rank in case.ranks:
         for event in rank.all("raised"):
             error = event["error"].split(". ")[0]  # gloo adds a page of advice
             text = f"rank {rank.number} raised {error} ({event['at']})"
-            texts.append((bool(re.search(LOST, error, re.I)), event["time"], text))
+            texts.append((event["time"], text))
         if not case.run.end and not rank.all("exit", "raised"):
-            texts.append((False, 0, f"rank {rank.number} ended without a word (killed?)"))
-    return [text for _, _, text in sorted(texts)]
+            texts.append((0, f"rank {rank.number} ended without a word (killed?)"))
+    return [text for _, text in sorted(texts)]
 
 
 def looked_at(case):
