@@ -27,7 +27,7 @@ def waiting(case):
     places = {(r.now["op"], r.now["at"]) for r in stuck}
     apart = len(stuck) < len(case.ranks) or len(places) > 1 or one_way(stuck)
     # What ends by itself: gloo's connections break, or it aborts ranks in calls of unlike sizes.
-    ended = case.run.end in ("hang", "silent") or (apart and (lost or case.run.code))
+    ended = case.run.end == "hang" or (apart and (lost or case.run.code))
     return stuck if ended and not crashed and not case.loose else []
 
 

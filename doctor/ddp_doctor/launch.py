@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Run:
     """What a run of the command left: how it ended, and the events of each process."""
 
     code: int | None  # None: it was stopped
-    end: str = ""  # "", "hang", "limit", "silent", "interrupt"
+    end: str = ""  # "", "hang", "limit", "interrupt"
     nows: dict = field(default_factory=dict)  # where each process was, by pid
     processes: list = field(default_factory=list)  # [(events, now), ...]
 
@@ -51,18 +52,13 @@ def observe(command, patience, limit, cwd=None, watcher="watch", more=(), fence=
 
 
 def wait(process, folder, patience, limit):
-    start, seen, changed = time.monotonic(), None, time.monotonic()
+    start = time.monotonic()
     try:
         while process.poll() is None:
             time.sleep(0.2)
             nows = states(folder)
-            if nows != seen:  # under NCCL a hang is known by this only: nobody gets on
-                seen, changed = nows, time.monotonic()
-            stepping = any(now.get("steps", 0) > 2 for now in nows.values())
             if hangs(nows, patience):
                 return Run(None, "hang", nows)
-            if stepping and time.monotonic() - changed > max(300, 20 * patience):
-                return Run(None, "silent", nows)
             if time.monotonic() - start > limit:
                 return Run(None, "limit", nows)
         return Run(process.returncode)
@@ -140,10 +136,8 @@ def end(pids):
     """First the polite signal: a launcher ends its ranks, and waits for them."""
     for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass
         start = time.monotonic()
         while any(map(alive, pids)) and time.monotonic() - start < patience:
             time.sleep(0.1)

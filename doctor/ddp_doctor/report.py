@@ -7,7 +7,6 @@ from .judge_run import facts, states
 
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
-    "silent": "was stopped: no rank had got on for minutes",
     "limit": "was stopped at the limit (--limit)",
     "interrupt": "was interrupted",
 }

@@ -1,8 +1,6 @@
 """Data, in each rank: loaders, evaluations, and where results go: files, prints, queues; ports.
 
-The indices that a loader asks for are those that its workers get.
-See watch.py for what all watchers promise.
-"""
+The indices that a loader asks for are those that its workers get."""
 
 import os
 import re

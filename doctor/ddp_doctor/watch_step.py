@@ -1,7 +1,4 @@
-"""The step, in each rank: DDP, backward(), clipping, the scaler, the optimizer, schedules.
-
-See watch.py for what all watchers promise.
-"""
+"""The step, in each rank: DDP, backward(), clipping, the scaler, the optimizer, schedules."""
 
 import math
 import weakref
