@@ -127,17 +127,6 @@ def judge_race(case):
             yield read["at"], f"{text}, with no collective in between", "it waits in another way"
 
 
-@finds("restored-on-one-rank", "checkpoints.md#who-reads-every-rank-before-the-model-is-wrapped")
-def judge_restored(case):
-    """DDP broadcasts the weights when it wraps the model, never the optimizer's state."""
-    restores = [len(r.all("restore")) for r in case.ranks]
-    steps = [ranks.values() for own in case.steps.values() for _, ranks in own]
-    if len(set(restores)) > 1 and any(len({s["fresh"] for s in step}) > 1 for step in steps):
-        at = next(e["at"] for r in case.ranks for e in r.all("restore"))
-        text = f"calls of the optimizer's load_state_dict: {case.per_rank(restores)}"
-        yield at, f"{text}; the other ranks trained on with an empty state", ""
-
-
 @finds("fixed-port", "../03_ddp_spawn/README.md", ranks=0)
 def judge_port(case):
     """A second job on the machine finds the port taken: torchrun --standalone finds a free one."""

@@ -1,6 +1,4 @@
-"""Data, in each rank: loaders, evaluations, and where results go: files, prints, queues; ports.
-
-The indices that a loader asks for are those that its workers get."""
+"""Data, in each rank: loaders, evaluations, and where results go: files, prints, queues; ports."""
 
 import os
 import re
@@ -50,7 +48,7 @@ def open_epoch(iterator, loader):
         "at": site(),
         "chain": chain,
         "data": digest(dataset),
-        "batches": len(loader) if hasattr(loader.dataset, "__len__") else None,
+        "whole": False,
         "sampler": {name: getattr(sampler, name, None) for name in SAMPLER},
         "stock": type(loader.batch_sampler) is BatchSampler,
         "iterable": isinstance(dataset, IterableDataset),
@@ -105,7 +103,7 @@ def around_next(original, self):
     except StopIteration:
         self.doctor_lists = []  # an iterator that is kept starts again
         if epoch:
-            epoch["ended"] = True
+            epoch["whole"] = True
             quietly(close_epochs, epoch["loader"])
         raise
     if epoch:
@@ -140,8 +138,6 @@ def close_epoch(epoch):
     for positions in chain if keep else ():
         indices = [int(positions[i]) for i in indices]
     epoch["indices"], epoch["order"] = indices if keep else [], hash(tuple(indices))
-    known = epoch["batches"] is not None
-    epoch["whole"] = epoch["delivered"] == epoch["batches"] if known else epoch.pop("ended", False)
     epoch["backwards"] = TRAIN.backwards - start[0]
     epoch["synced"] = TRAIN.synced - start[1]
     write("epoch", **epoch)

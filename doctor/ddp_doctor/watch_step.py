@@ -167,7 +167,6 @@ def note_step(optimizer, closure=False):
     served = sum(TRAIN.step["samples"][name] for name in own["ddps"])
     # No DDP was seen, or its model computed on a batch twice: what the loaders gave.
     what["samples"] = min((n for n in (served, TRAIN.step["read"]) if n), default=0)
-    what["fresh"] = not optimizer.state
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
     if own["local"] is not None:
@@ -270,6 +269,5 @@ WATCHED = {
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
     "torch.nn:Module load_state_dict": before(note_loaded),
-    "torch.optim:Optimizer load_state_dict": noted("restore"),
     "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
 }
