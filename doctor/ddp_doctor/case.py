@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, metadata
@@ -28,11 +29,10 @@ def address(page):
     """Where to read a page: in this checkout, or at the address of the installed package."""
     if (CHECKOUT / page.partition("#")[0]).exists():
         return os.path.join(shown(str(CHECKOUT)), page).removeprefix("./")
-    try:
+    with suppress(PackageNotFoundError):
         urls = metadata("ddp-doctor").get_all("Project-URL")
-    except PackageNotFoundError:
-        return page
-    return f"{urls[0].partition(', ')[2]}/{page}"
+        return f"{urls[0].partition(', ')[2]}/{page}"
+    return page
 
 
 def finds(key, page, exercise=None, ranks=2):

@@ -137,10 +137,8 @@ def judge_workers(case):
 
 def until_training(case, epochs, *kinds):
     """What each rank did from the beginning of an evaluation until training went on."""
-    return [
-        [e for e in rank.all(*kinds) if e["phase"] == own["phase"] and e["time"] > own["opened"]]
-        for rank, own in zip(case.ranks, epochs)
-    ]
+    rows = zip(case.ranks, epochs)
+    return [[e for e in rank.all(*kinds) if e["phase"] == own["phase"]] for rank, own in rows]
 
 
 def evaluations(case):

@@ -132,13 +132,12 @@ def judge_port(case):
     """A second job on the machine finds the port taken: torchrun --standalone finds a free one."""
     read = {Path(e["path"]) for p in case.processes for e in p.all("open") if not e["writes"]}
     for event in [e for process in case.processes for e in process.all("port", "init")]:
-        port = event.get("port") or re.sub(r"^tcp://.*:|.*", "", str(event["url"]), count=1)
-        port = port.partition("?")[0] or "0"
+        port = re.match(r"tcp://.*:([1-9]\d*)", str(event["url"]))
         source = Path(event["at"].rpartition(":")[0])
-        files = [source, *sorted(path for path in read if path.suffix in SETTINGS)]
-        having = [f for f in files if f.is_file() and port in f.read_text(errors="replace")]
-        if port != "0" and having:
-            text = f"the script itself chooses port {port}, written in {having[0].name}"
+        files = [source, *sorted(path for path in read if path.suffix in SETTINGS)] if port else []
+        having = [f for f in files if f.is_file() and port[1] in f.read_text(errors="replace")]
+        if having:
+            text = f"the script itself chooses port {port[1]}, written in {having[0].name}"
             yield event["at"], text, "no other job ever runs there"
 
 

@@ -79,10 +79,9 @@ def states(folder):
 
 
 def loaded(text):
-    try:
+    with suppress(ValueError):  # it was just being written
         return json.loads(text.rstrip(b" \0"))
-    except ValueError:  # it was just being written
-        return {}
+    return {}
 
 
 def alive(pid):
@@ -91,10 +90,9 @@ def alive(pid):
 
 def stat(pid):
     """The fields of /proc/PID/stat from the state on; of a process that is gone: a zombie's."""
-    try:
+    with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    except OSError:
-        return ["Z", *["0"] * 50]
+    return ["Z", *["0"] * 50]
 
 
 def hangs(nows, patience):
@@ -118,11 +116,9 @@ def started(folder):
     """The processes that have our folder in their environment, whoever is their parent."""
     mark, found = f"DDP_DOCTOR_FOLDER={folder}".encode(), set()
     for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
+        with suppress(OSError):  # another user's, or gone
             if mark in path.read_bytes() and alive(int(path.parent.name)):
                 found.add(int(path.parent.name))
-        except OSError:  # another user's, or gone
-            pass
     if sys.platform != "linux":
         found = {pid_of(path) for path in Path(folder).glob("*.now")}
     return found - {os.getpid()}

@@ -19,8 +19,7 @@ def show(case, found):
         print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
         for text in (f"{one.seen}.", f"Why: {one.why}", f"See {one.page}{exercise}"):
             print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
-    lists = {"Looked at": looked_at(case), "Not judged": not_judged(case)}
-    for title, texts in lists.items():
+    for title, texts in (("Looked at", looked_at(case)), ("Not judged", not_judged(case))):
         if texts:
             print(f"\n{title}:")
         for text in texts:

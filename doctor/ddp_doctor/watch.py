@@ -123,8 +123,7 @@ def note_init(args, kwargs):
 
     OUT.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
-    where = {"host": os.uname().nodename, "at": site(), "url": url}
-    write("init", rank=dist.get_rank(), world=dist.get_world_size(), **where)
+    write("init", rank=dist.get_rank(), world=dist.get_world_size(), at=site(), url=url)
     if OUT.port:
         write("port", **OUT.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit

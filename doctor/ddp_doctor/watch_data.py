@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import time
 import traceback
 import weakref
 import zlib
@@ -56,7 +55,6 @@ def open_epoch(iterator, loader):
         "delivered": 0,
         "grad": None,
         "start": (TRAIN.backwards, TRAIN.synced),
-        "opened": time.monotonic(),
     }
     iterator.doctor_epoch["sampler"]["type"] = type(sampler).__name__
     TRAIN.step["began"] += 1  # a loader draws a seed when it begins
@@ -245,7 +243,7 @@ def hear(event, args):
         return
     try:
         if event == "os.putenv" and os.fsdecode(args[0]) == "MASTER_PORT":
-            OUT.port = {"port": os.fsdecode(args[1]), "at": site()}
+            OUT.port = {"url": f"tcp://:{os.fsdecode(args[1])}", "at": site()}
             if not OUT.forked:  # otherwise it is written when the process joins a group
                 write("port", **OUT.port)
         elif OUT.forked:

@@ -200,9 +200,8 @@ def introduce(optimizer, parameters):
     shapes = [list(p.shape) for p in parameters]
     served = {d for d in ddps if d}
     key = str([sorted(served), shapes])
-    own = {"key": key, "ddps": served, "local": None, "applied": None, "trained": set()}
-    own["count"] = len(parameters)
-    TRAIN.optimizers[optimizer] = own
+    own = {"key": key, "ddps": served, "count": len(parameters), "trained": set()}
+    TRAIN.optimizers[optimizer] = own | {"local": None, "applied": None}
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     placed = {str(getattr(p, "placements", "")) for p in parameters}
     what = {"plain": plain, "by_rows": placed == {"(Shard(dim=0),)"}}  # as FSDP2 has them
