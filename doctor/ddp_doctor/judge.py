@@ -11,10 +11,10 @@ def differences(case, wanted):
     for key, steps in case.steps.items():
         optimizer, drifts = case.optimizers[key], case.drifts(key)
         looks = [(n, one_of(ranks), differing(ranks, "gradients")) for n, ranks in steps]
-        n, step, numbers = next((look for look in looks if look[2]), (0, {}, []))
+        n, step, numbers = next((look for look in looks if look[2]), (0, {"comms": []}, []))
         served, numels = any(optimizer["ddps"]), optimizer["numels"]
-        known = served or (drifts and case.averages(key))
-        if not numbers or not known or case.loose:
+        averaged = any(c["passes"] for c in step["comms"]) and case.averages(key)
+        if not numbers or case.loose or not (served or (drifts and averaged)):
             continue
         lacks = any(optimizer["ddps"][i] is None for i in numbers)
         name, at, text = cause(case, step, lacks) if served else ("weights-differ", step["at"], "")
