@@ -18,11 +18,8 @@ def waiting(case):
     """The ranks that waited in vain, if that is how the run ended, and nobody crashed."""
     stuck = [r for r in case.ranks if r.waits]
     errors = [r.now["error"] for r in stuck if r.now.get("error")]
-    lost, left = (
-        [e for e in errors if re.search(LOST, e, re.I)],
-        [r for r in case.ranks if not r.waits],
-    )
-    ends = "exit" if case.run.end else "destroy"
+    lost = [e for e in errors if re.search(LOST, e, re.I)]
+    left, ends = [r for r in case.ranks if not r.waits], "exit" if case.run.end else "destroy"
     crashed = len(lost) < len(errors) or any(r.all("raised") or not r.all(ends) for r in left)
     places = {(r.now["op"], r.now["at"]) for r in stuck}
     apart = len(stuck) < len(case.ranks) or len(places) > 1 or one_way(stuck)
