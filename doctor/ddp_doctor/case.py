@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, metadata
@@ -13,13 +14,9 @@ CHECKOUT = Path(HERE).parent.parent  # with pages and exercises, if this package
 JUDGES = []
 
 
-def certainty(finding):
-    return ("wrong", "check", "wasteful").index(finding.severity)
-
-
 @dataclass
 class Finding:
-    severity: str  # wrong, check or wasteful
+    severity: str  # wrong or check
     key: str
     at: str  # file:line
     seen: str
@@ -32,28 +29,27 @@ def address(page):
     """Where to read a page: in this checkout, or at the address of the installed package."""
     if (CHECKOUT / page.partition("#")[0]).exists():
         return os.path.join(shown(str(CHECKOUT)), page).removeprefix("./")
-    try:
+    with suppress(PackageNotFoundError):
         urls = metadata("ddp-doctor").get_all("Project-URL")
-    except PackageNotFoundError:
-        return page
-    return f"{urls[0].partition(', ')[2]}/{page}"
-
-
-def number_of(exercise):
-    """The number of an exercise in this checkout, or None."""
-    files = CHECKOUT.glob(f"exercises/*/[0-9]*_{exercise}.py")
-    return next((file.name.partition("_")[0] for file in files), None)
+        return f"{urls[0].partition(', ')[2]}/{page}"
+    return page
 
 
 def finds(key, page, exercise=None, ranks=2):
-    """For a function that yields (severity, at, seen); its docstring says why it matters."""
+    """For a function that yields (at, seen, fine); its docstring says why it matters.
+
+    fine: when it is no mistake, in words. Without them it is certain that it is one.
+    """
+    page = os.path.normpath(f"docs/{page}")
 
     def register(judge):
         def found(case):
             why = " ".join(judge.__doc__.split())
-            more = (why, address(page), number_of(exercise))
-            found = [Finding(one[0], key, *one[1:], *more) for one in judge(case)]
-            return sorted(found, key=certainty)[:1]  # the same mistake elsewhere is not repeated
+            more = (why, address(page), exercise and exercise[:2])
+            # The same mistake elsewhere is not repeated.
+            for at, seen, fine in sorted(judge(case), key=lambda one: bool(one[2]))[:1]:
+                severity, seen = ("check", f"{seen}; fine if {fine}") if fine else ("wrong", seen)
+                yield Finding(severity, key, at, seen, *more)
 
         found.key, found.page, found.exercise, found.ranks = key, page, exercise, ranks
         JUDGES.append(found)
@@ -84,7 +80,7 @@ class Case:
     """A run as the judges see it."""
 
     def __init__(self, run, ignored=()):
-        self.run, self.alone, self.found, self.ignored = run, None, [], ignored
+        self.run, self.alone, self.found, self.ignored = run, {}, [], ignored
         self.processes = [Rank(*process) for process in run.processes]
         ranks = {p.number: p for p in self.processes if p.init}  # of a restarted rank: the last
         self.ranks = [ranks[number] for number in sorted(ranks)]

@@ -1,14 +1,8 @@
 """Data and evaluation: which samples did which rank see, and were results brought together?"""
 
-import re
 from collections import Counter
 
-from .case import finds, one_of, short
-
-FIGURE = r"\d\.\d|\d ?%"  # in a line that is printed: a result, not the number of an epoch
-EVALUATED = re.compile(r"acc|val|test|eval|score|error|correct|%", re.I).search  # not of training
-PARTS = "rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda"
-OWN = re.compile(rf"\b({PARTS})(\b|\d|_)", re.I).search  # the line says whose figure it is
+from .case import differing, finds, one_of, short
 
 
 def together(case, trained, one_set=True):
@@ -52,7 +46,7 @@ def fed(case):
     return "?", []
 
 
-@finds("same-order", "docs/corrections.md#data-and-random-numbers", "same_order")
+@finds("same-order", "corrections.md#data-and-random-numbers", "01_same_order")
 def judge_order(case):
     """Without sampler.set_epoch(epoch) every epoch repeats the batches of the first."""
     own = [e for e in case.ranks[0].epochs(True) if divided([e]) and e["sampler"]["shuffle"]]
@@ -61,40 +55,36 @@ def judge_order(case):
         numbers = {e["sampler"]["epoch"] for e in epochs}
         if len(epochs) > 1 and len(numbers) == 1 and len({e["order"] for e in epochs}) == 1:
             text = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
-            yield "wrong", epochs[0]["at"], f"{text}: the sampler's epoch stayed {numbers.pop()}"
+            yield epochs[0]["at"], f"{text}: the sampler's epoch stayed {numbers.pop()}", ""
     at, rows = fed(case)
     first = [row[0] for row in rows]  # of rank 0
     period = next((n for n in range(3, len(first) // 2 + 1) if first[n] == first[0]), 0)
     whole = first and first[0] == first[-1] == first[1]  # all the data in each step
     if period and not whole and all(a == b for a, b in zip(first, first[period:])):
         text = f"rank 0 gave DDP the same batches again, in the same order, after {period} steps"
-        yield "check", at, f"{text}; fine if the order of the data is meant to be fixed"
+        yield at, text, "the order of the data is meant to be fixed"
 
 
-@finds("same-data", "docs/adapt.md#step-by-step")
+@finds("same-data", "adapt.md#step-by-step")
 def judge_same_data(case):
     """Each rank should train on its own part of an epoch: otherwise more ranks save no time."""
     for epochs in together(case, True):
         sets = [set(e["indices"]) for e in epochs]
         union = set.union(*sets)
-        other = case.wraps and not any(e["synced"] for e in epochs)  # a model without DDP
-        if other or min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
+        if min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
             continue
-        samplers = [e["sampler"] for e in epochs]
-        drawn = any(s["replacement"] or "Weighted" in s["type"] for s in samplers)
         same = len({e["order"] for e in epochs}) == 1
-        sure = same and all(e["stock"] and e["synced"] for e in epochs) and not drawn
-        text = f"in an epoch every rank trained on the same {len(union)} samples"
-        order = "in the same order" if same else "fine if each rank is to pass over all of them"
-        seen = f"{text} (the sampler is a {samplers[0]['type']}), {order}"
-        yield "wrong" if sure else "check", epochs[0]["at"], seen
+        sure = same and all(e["stock"] and e["synced"] for e in epochs)
+        sampler = epochs[0]["sampler"]["type"]
+        seen = f"in an epoch every rank trained on the same {len(union)} samples ({sampler})"
+        yield epochs[0]["at"], seen, "" if sure else "each rank is to pass over all of them"
     at, rows = fed(case)
     if rows and all(own == row[0] for row in rows for own in row):
         text = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
-        yield "check", at, f"{text}; fine if the data are made up"
+        yield at, text, "the data are made up"
 
 
-@finds("split-differs", "docs/checklist.md#review-your-script")
+@finds("split-differs", "checklist.md#review-your-script")
 def judge_split(case):
     """DistributedSampler divides positions: all ranks have to divide one order of one data set."""
     for epochs in [*together(case, True, False), *together(case, False, False)]:
@@ -104,60 +94,58 @@ def judge_split(case):
         for name in [name for name in first if name != "rank"]:
             values = [e["sampler"][name] for e in epochs]
             if len(set(map(str, values))) > 1:
-                text = f"the ranks' DistributedSamplers differ in {name}"
-                yield "wrong", at, f"{text}: {case.per_rank(values)}"
-        text = "each rank has another subset or order of the data, and DistributedSampler divides"
-        if len({str(e["chain"]) for e in epochs}) > 1:
-            total, union = counted(epochs).total(), len(counted(epochs))
-            yield "wrong", at, f"{text} that again: {total} samples are {union} different ones"
-        elif len({e["data"] for e in epochs}) > 1:
-            yield "check", at, f"{text} that again; fine if each rank makes up its data"
+                yield at, f"the ranks' samplers differ in {name}: {case.per_rank(values)}", ""
+        subsets = len({str(e["chain"]) for e in epochs}) > 1
+        if subsets or len({e["data"] for e in epochs}) > 1:
+            text = "each rank has another subset or order of the data, and its sampler divides that"
+            yield at, text, "" if subsets else "each rank makes up its data"
 
 
-@finds("samples-missing", "docs/uneven_inputs.md")
+@finds("samples-missing", "uneven_inputs.md")
 def judge_missing(case):
     """Together the ranks should see each sample of an epoch once."""
     for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
         first, counts = epochs[0], counted(epochs)
         drawn = any(e["count"] > 1.1 * len(set(e["indices"])) for e in epochs)  # with replacement
-        if not first["synced"] or drawn or any(e["sampler"]["replacement"] for e in epochs):
+        if drawn or not first["synced"]:
             continue
         replicas = first["sampler"]["num_replicas"]
         averaged = max((name.count(",") + 1 for name in case.groups), default=replicas)
         if divided(epochs) and replicas > averaged:
             text = f"the sampler divides the data among {replicas} ranks, and {averaged} average"
-            yield "check", first["at"], f"{text} their gradients; fine if others have the rest"
+            yield first["at"], f"{text} their gradients", "others have the rest"
         twice = sum(n > 1 for n in counts.values())
         if twice > len(epochs) * (max(e["count"] / e["delivered"] for e in epochs) + 1):
             text = f"in an epoch {twice} of {len(counts)} samples were seen more than once"
-            yield "check", first["at"], f"{text}; fine if each rank draws its samples by itself"
+            yield first["at"], text, "each rank draws its samples by itself"
 
 
-@finds("same-worker-seeds", "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker")
+@finds("same-worker-seeds", "messages.md#the-same-random-numbers-in-every-dataloader-worker")
 def judge_workers(case):
     """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
     others = [worker for rank in case.ranks[1:] for worker in rank.all("worker")]
     for worker in case.ranks[0].all("worker"):
         same = [other for other in others if worker["drew"].items() & other["drew"].items()]
         if same:
-            text = f"worker {worker['number']} of rank 0's loader and one of another rank have the"
-            fine = f"same seeds, and draw numbers ({short(worker['drew'])}); fine if that is meant"
-            yield "check", worker["at"], f"{text} {fine}"
+            drew = f"one of another rank draw the same numbers ({short(worker['drew'])})"
+            yield (
+                worker["at"],
+                f"worker {worker['number']} of rank 0's loader and {drew}",
+                "that is meant",
+            )
 
 
 def until_training(case, epochs, *kinds):
     """What each rank did from the beginning of an evaluation until training went on."""
-    return [
-        [e for e in rank.all(*kinds) if e["phase"] == own["phase"] and e["time"] > own["opened"]]
-        for rank, own in zip(case.ranks, epochs)
-    ]
+    rows = zip(case.ranks, epochs)
+    return [[e for e in rank.all(*kinds) if e["phase"] == own["phase"]] for rank, own in rows]
 
 
 def evaluations(case):
     return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
 
 
-@finds("padded-evaluation", "docs/uneven_inputs.md", "padded_accuracy")
+@finds("padded-evaluation", "uneven_inputs.md", "02_padded_accuracy")
 def judge_padding(case):
     """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
     for epochs in evaluations(case):
@@ -167,19 +155,17 @@ def judge_padding(case):
         extra = counts.total() - len(counts)
         same_split = len({str(e["chain"]) for e in epochs}) == 1
         parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
-        batch = max(-(-e["count"] // e["delivered"]) for e in epochs) if parts else 1
-        padded = 0 < extra < len(epochs) * (1 if divided(epochs) else batch)
-        if padded and same_split and results and "trimmed" not in results:
-            gathered = "gathered" in results
-            fine = "; fine if what is double is cut off after gathering" if gathered else ""
+        batch = max(-(-e["count"] // e["delivered"]) for e in epochs)
+        padded = parts and same_split and 0 < extra < len(epochs) * batch
+        if padded and results and "trimmed" not in results:
             twice = sorted(i for i, n in counts.items() if n > 1)
             which = f"samples {short(twice)} were" if len(twice) > 1 else f"sample {twice[0]} was"
-            text = f"{counts.total()} samples were evaluated, but there are {len(counts)}"
-            seen = f"{text}: {which} evaluated twice{fine}"
-            yield "check" if gathered else "wrong", epochs[0]["at"], seen
+            text = f"{counts.total()} samples were evaluated, but there are {len(counts)}: {which}"
+            fine = "what is double is cut off after gathering" if "gathered" in results else ""
+            yield epochs[0]["at"], f"{text} evaluated twice", fine
 
 
-@finds("part-of-evaluation", "docs/corrections.md#testing-and-collectives")
+@finds("part-of-evaluation", "corrections.md#testing-and-collectives")
 def judge_parts(case):
     """Each rank's figure is that of its part: add up the counts with all_reduce."""
     for epochs in evaluations(case):
@@ -187,23 +173,17 @@ def judge_parts(case):
         kept = all(until_training(case, epochs, "sent"))  # each rank's results are kept apart
         added = any(until_training(case, epochs, "added", "gathered"))
         if parts and not kept and not added:
-            lines = sum(until_training(case, epochs, "print"), [])
-            figures = [e for e in lines if re.search(FIGURE, e["text"]) and not OWN(e["text"])]
-            sure = any(EVALUATED(e["text"]) for e in figures)
-            then = f"printed a figure ({figures[0]['at']})" if figures else "went on"
             each = case.per_rank(e["count"] for e in epochs)
-            seen = f"the ranks evaluated parts ({each} samples) and {then}"
-            fine = "" if sure else "; fine if they are used one by one, or added later"
-            seen += f"; no collective added the results{fine}"
-            yield "wrong" if sure else "check", epochs[0]["at"], seen
+            seen = f"the ranks evaluated parts ({each} samples), and nothing was added up"
+            yield epochs[0]["at"], seen, "they are used one by one, or added later"
     others = {e["at"] for rank in case.ranks[1:] for e in rank.all("epoch")}
     own = [e for e in case.ranks[0].epochs(False) if not e["grad"] and divided([e])]
     for e in [e for e in own if e["at"] not in others and e["sampler"]["num_replicas"] > 1]:
-        text = f"only rank 0 evaluates, and its sampler gives it {e['count']} of {e['positions']}"
-        yield "check", e["at"], f"{text} samples; fine if a part is enough"
+        text = f"only rank 0 evaluates, and its sampler gives it a part, {e['count']} samples"
+        yield e["at"], text, "a part is enough"
 
 
-@finds("mean-of-means", "docs/questions.md#metrics-and-losses")
+@finds("mean-of-means", "questions.md#metrics-and-losses")
 def judge_means(case):
     """A rank with fewer samples gets the same weight: add right answers and counts, then divide."""
     for epochs in evaluations(case):
@@ -216,30 +196,35 @@ def judge_means(case):
                 hits = [mean * count / scale for mean, count in zip(means, counts)]
                 if any(mean % 1 for mean in means) and all(abs(n - round(n)) < 0.01 for n in hits):
                     each = case.per_rank(f"{m:.4} of {c} samples" for m, c in zip(means, counts))
-                    text = f"means of unequal counts were added up ({each})"
-                    fine = "fine if they were weighed by the counts"
-                    of_all = scale * sum(hits) / sum(counts)
-                    yield "check", epochs[0]["at"], f"{text}; over all it is {of_all:.4}; {fine}"
+                    text = f"means of unequal counts were added up ({each}), over all it is"
+                    text += f" {scale * sum(hits) / sum(counts):.4}"
+                    yield epochs[0]["at"], text, "they were weighed by the counts"
 
 
-@finds("buffers-differ", "docs/corrections.md#gradients-and-weights", "batchnorm_of_rank")
+def evaluated(rank):
+    """The models whose results were added, each with the orders of the samples that it got."""
+    sums = {e["phase"]: e["reading"] for e in rank.all("evaluation")}
+    for event in [e for e in rank.all("evaluated") if e["phase"] in sums]:
+        epochs = [e for e in rank.all("epoch") if e["phase"] == event["phase"]]
+        orders = [e["order"] for e in epochs if not e["backwards"]]
+        yield {**event, "orders": orders, "reading": sums[event["phase"]]}
+
+
+@finds("buffers-differ", "corrections.md#gradients-and-weights", "16_batchnorm_of_rank")
 def judge_buffers(case):
     """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
-    for group in case.paired([r.all("evaluation") for r in case.ranks]):
+    for group in case.paired([list(evaluated(rank)) for rank in case.ranks]):
         own, names = group[0]["own"], group[0]["names"]
-        columns = zip(names, zip(*(e["buffers"] for e in group)))
-        differ = [name for name, column in columns if len(set(column)) > 1]
+        differ = [names[i] for i in differing(dict(enumerate(group)), "state")]
         if differ and all(e["names"] == names for e in group):
             orders = [str(e["orders"]) for e in group]
             unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
             most = own or len(differ) > len(names) / 2  # not a rank's head
             parts = (len(set(orders)) > 1 or unseen) and any(case.joint()) and most
-            what = "buffers" if own else "weights"  # of a model next to the trained one
-            seen = f"the ranks evaluated with different {what} ({short(differ, 2)})"
-            fine = "" if parts else "; fine if one rank's result is used, or each has its own model"
-            yield "wrong" if parts else "check", group[0]["at"], f"{seen}, and added results{fine}"
+            seen = f"the ranks added results of different buffers or weights ({short(differ, 2)})"
+            fine = "one rank's result is used, or each has its own model"
+            yield group[0]["at"], seen, "" if parts else fine
     for group in case.paired([r.all("other") for r in case.ranks]):
-        if len({str(e["weights"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
-            text = "a model that is not trained computes next to the other, and its weights differ"
-            fine = "fine if each rank is meant to have its own"
-            yield "check", group[0]["at"], f"{text} between ranks; {fine}"
+        if len({str(e["state"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
+            text = "next to the trained model another computes, whose weights differ between ranks"
+            yield group[0]["at"], text, "each rank is meant to have its own"

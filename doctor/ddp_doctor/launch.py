@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Run:
     """What a run of the command left: how it ended, and the events of each process."""
 
     code: int | None  # None: it was stopped
-    end: str = ""  # "", "hang", "limit", "silent", "interrupt"
+    end: str = ""  # "", "hang", "limit", "interrupt"
     nows: dict = field(default_factory=dict)  # where each process was, by pid
     processes: list = field(default_factory=list)  # [(events, now), ...]
 
@@ -51,18 +52,13 @@ def observe(command, patience, limit, cwd=None, watcher="watch", more=(), fence=
 
 
 def wait(process, folder, patience, limit):
-    start, seen, changed = time.monotonic(), None, time.monotonic()
+    start = time.monotonic()
     try:
         while process.poll() is None:
             time.sleep(0.2)
             nows = states(folder)
-            if nows != seen:  # under NCCL a hang is known by this only: nobody gets on
-                seen, changed = nows, time.monotonic()
-            stepping = any(now.get("steps", 0) > 2 for now in nows.values())
             if hangs(nows, patience):
                 return Run(None, "hang", nows)
-            if stepping and time.monotonic() - changed > max(300, 20 * patience):
-                return Run(None, "silent", nows)
             if time.monotonic() - start > limit:
                 return Run(None, "limit", nows)
         return Run(process.returncode)
@@ -78,19 +74,14 @@ def wait(process, folder, patience, limit):
 
 def states(folder):
     """{pid: where it is now} of the processes that have begun and are still there."""
-    nows = {pid_of(path): now_of(path) for path in Path(folder).glob("*.now")}
+    nows = {pid_of(path): loaded(path.read_bytes()) for path in Path(folder).glob("*.now")}
     return {pid: now for pid, now in nows.items() if now and alive(pid)}
 
 
-def now_of(path):
-    return loaded(path.read_bytes().rstrip(b" \0"))
-
-
 def loaded(text):
-    try:
-        return json.loads(text)
-    except ValueError:  # it was just being written
-        return {}
+    with suppress(ValueError):  # it was just being written
+        return json.loads(text.rstrip(b" \0"))
+    return {}
 
 
 def alive(pid):
@@ -99,10 +90,9 @@ def alive(pid):
 
 def stat(pid):
     """The fields of /proc/PID/stat from the state on; of a process that is gone: a zombie's."""
-    try:
+    with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    except OSError:
-        return ["Z", *["0"] * 50]
+    return ["Z", *["0"] * 50]
 
 
 def hangs(nows, patience):
@@ -126,11 +116,9 @@ def started(folder):
     """The processes that have our folder in their environment, whoever is their parent."""
     mark, found = f"DDP_DOCTOR_FOLDER={folder}".encode(), set()
     for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
+        with suppress(OSError):  # another user's, or gone
             if mark in path.read_bytes() and alive(int(path.parent.name)):
                 found.add(int(path.parent.name))
-        except OSError:  # another user's, or gone
-            pass
     if sys.platform != "linux":
         found = {pid_of(path) for path in Path(folder).glob("*.now")}
     return found - {os.getpid()}
@@ -144,10 +132,8 @@ def end(pids):
     """First the polite signal: a launcher ends its ranks, and waits for them."""
     for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass
         start = time.monotonic()
         while any(map(alive, pids)) and time.monotonic() - start < patience:
             time.sleep(0.1)
@@ -157,6 +143,6 @@ def read(folder, nows):
     processes = []
     for path in sorted(Path(folder).glob("*.jsonl")):
         events = map(loaded, path.read_bytes().splitlines())  # the last may be cut off
-        now = nows.get(pid_of(path)) or now_of(path.with_suffix(".now"))
+        now = nows.get(pid_of(path)) or loaded(path.with_suffix(".now").read_bytes())
         processes.append(([event for event in events if event], now))
     return processes

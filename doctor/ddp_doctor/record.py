@@ -17,6 +17,7 @@ from collections import Counter
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from traceback import walk_stack
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -134,11 +135,8 @@ def shown(filename):
 
 def frames():
     """The frames of the reader's files that led here, the innermost first."""
-    frame = sys._getframe(1)
-    while frame:
-        if is_script(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
+    led = walk_stack(sys._getframe(1))
+    return (frame for frame, _ in led if is_script(frame.f_code.co_filename))
 
 
 def place(frame):

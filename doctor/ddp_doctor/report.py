@@ -1,16 +1,12 @@
 """The words: facts first, then findings, then how much was looked at and what was not judged."""
 
 import dataclasses
-import re
 import textwrap
-from collections import Counter
 
-from .judge_run import LOST, facts, states
+from .judge_run import facts, states
 
-RIGHT = "In what was looked at, nothing is wrong."
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
-    "silent": "was stopped: no rank had got on for minutes",
     "limit": "was stopped at the limit (--limit)",
     "interrupt": "was interrupted",
 }
@@ -23,49 +19,40 @@ def show(case, found):
         print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
         for text in (f"{one.seen}.", f"Why: {one.why}", f"See {one.page}{exercise}"):
             print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
-    lists = {"Looked at": looked_at(case), "Not judged": not_judged(case)}
-    for title, texts in lists.items():
+    for title, texts in (("Looked at", looked_at(case)), ("Not judged", not_judged(case))):
         if texts:
             print(f"\n{title}:")
         for text in texts:
             print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
     if exit_code(case, found) == 0:
-        counts = Counter(one.severity for one in found)
-        above = " and ".join(f"{count} {severity}" for severity, count in counts.items())
-        print("\n" + (f"Above: {above}; nothing certain is wrong." if above else RIGHT))
+        above = f"Above: {len(found)} to check; nothing certain is wrong."
+        print("\n" + (above if found else "In what was looked at, nothing is wrong."))
 
 
 def sentence(case):
     """The facts of the run."""
     run, known = case.run, facts(case)
     parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
-    trained = sum(bool(process.all("step")) for process in case.processes)
-    seen = f"{len(case.ranks)} rank(s) seen"
-    alone = f"{trained} process(es) trained, and no group of ranks was seen"
-    parts += [*failures(case), alone if trained and not case.ranks else seen]
+    parts += [*failures(case), f"{len(case.ranks)} rank(s) seen"]
     parts += [states(case)] if run.end in ("limit", "interrupt") and case.ranks else []
     if known:
-        samples = known["samples"] and f" of {known['samples']} samples over all ranks"
-        steps = f"{known['steps']} steps{samples or ''}"
-        rate = known["rate"]
-        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate  # text if not a float
-        parts.append(f"{steps}, learning rate {rate}")
-    if case.wraps:
-        parts.append(f"DDP averages {case.wraps[0]['bytes']:,} bytes of gradients")
+        samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
+        rate = known["rate"] if isinstance(known["rate"], str) else f"at most {known['rate']:.4}"
+        parts.append(f"{known['steps']} steps{samples}, learning rate {rate}")
     return "; ".join(parts) + "."
 
 
 def failures(case):
-    """How ranks failed: the first cause first, then those that lost the connection by it."""
+    """How ranks failed: the first one first, since others lose the connection by it."""
     texts = []
     for rank in case.ranks:
         for event in rank.all("raised"):
             error = event["error"].split(". ")[0]  # gloo adds a page of advice
             text = f"rank {rank.number} raised {error} ({event['at']})"
-            texts.append((bool(re.search(LOST, error, re.I)), event["time"], text))
+            texts.append((event["time"], text))
         if not case.run.end and not rank.all("exit", "raised"):
-            texts.append((False, 0, f"rank {rank.number} ended without a word (killed?)"))
-    return [text for _, _, text in sorted(texts)]
+            texts.append((0, f"rank {rank.number} ended without a word (killed?)"))
+    return [text for _, text in sorted(texts)]
 
 
 def looked_at(case):
@@ -92,7 +79,6 @@ def not_judged(case):
         "training steps: no two ranks made the same one": case.ranks and not case.steps,
         "what DDP does: nothing was wrapped by it": case.steps and not case.wraps,
         "all of the training data: they came from no DataLoader": case.steps and not events,
-        "the batch on one rank: that run failed": case.alone and case.alone.run.code,
     }
     texts = [text for text, true in reasons.items() if true]
     texts += [f"{one.key}: left out by --ignore" for one in case.found if one.key in case.ignored]

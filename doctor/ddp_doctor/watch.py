@@ -10,16 +10,17 @@ import atexit
 import functools
 import os
 import pkgutil
+import re
 import sys
+from traceback import walk_stack, walk_tb
 
-from . import record, watch_data, watch_files, watch_step
+from . import record, watch_data, watch_step
 from .record import OUT, before, flush, frames, is_rank, place, quietly, site, write
 
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
  all_gather_object broadcast_object_list gather_object scatter_object_list send recv isend irecv
  batch_isend_irecv""".split()
-ADDING = ("reduce", "gather", "all_to_all", "send", "recv")  # in names: results come together
 HOOKED = ("forward of DDP", "backward")  # in which the script's own code and hooks may run
 
 
@@ -37,7 +38,7 @@ def install():
     quietly(watch, "torch.distributed new_group", around_new_group, also)
     quietly(watch, "torch.distributed destroy_process_group", before(note_destroy))
     quietly(watch, "torch.distributed:Work wait", around_wait)
-    for module in (watch_step, watch_data, watch_files):
+    for module in (watch_step, watch_data):
         for target, around in module.WATCHED.items():
             quietly(watch, target, around)
     worker = "torch.utils.data._utils.worker _worker_loop"
@@ -46,7 +47,7 @@ def install():
     quietly(watch, "multiprocessing.process:BaseProcess run", around_run, every=True)
     quietly(watch_step.hook_optimizers)
     sys.excepthook = functools.partial(raised, sys.excepthook)
-    sys.addaudithook(watch_files.hear)
+    sys.addaudithook(watch_data.hear)
     atexit.register(goodbye)
     os.register_at_fork(after_in_child=record.forked)
 
@@ -87,14 +88,11 @@ def raised(original, kind, error, traceback):
 
 def note_raised(error):
     """The script ends by an exception: which, and in which of its lines."""
-    at, rest = "?", error.__traceback__
-    while rest:
-        name = rest.tb_frame.f_code.co_filename
-        at = f"{record.shown(name)}:{rest.tb_lineno}" if record.is_script(name) else at
-        rest = rest.tb_next
+    names = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    lines = [f"{record.shown(name)}:{line}" for name, line in names if record.is_script(name)]
     if is_rank():
         text = f"{type(error).__name__}: {error}"[:300]
-        record.write_once("raised", text, error=text, at=at)
+        record.write_once("raised", text, error=text, at=["?", *lines][-1])
 
 
 def around_spawned(original, function, *args, **kwargs):
@@ -108,9 +106,6 @@ def around_run(original, *args, **kwargs):
     except Exception as error:
         quietly(note_raised, error)
         raise
-
-
-# ---------------------------------------------------------------- the group and its collectives
 
 
 def around_init(original, *args, **kwargs):
@@ -128,8 +123,7 @@ def note_init(args, kwargs):
 
     OUT.ended = dist.get_backend() == "fake"
     url = kwargs.get("init_method") or next((a for a in args if str(a).startswith("tcp")), None)
-    where = {"host": os.uname().nodename, "at": site(), "url": url}
-    write("init", rank=dist.get_rank(), world=dist.get_world_size(), **where)
+    write("init", rank=dist.get_rank(), world=dist.get_world_size(), at=site(), url=url)
     if OUT.port:
         write("port", **OUT.port)
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
@@ -143,7 +137,7 @@ def note_destroy(group=None):
 
 def finish():
     """What was held back: weights after the last step, epochs, values on a GPU."""
-    watch_data.finish()
+    watch_data.close_epochs()
     watch_step.finish()
     flush()
 
@@ -186,13 +180,9 @@ def around_new_group(original, *args, **kwargs):
 
 def called_by_torch():
     """Is it PyTorch that calls the watched function: Join, SyncBatchNorm?"""
-    import torch
-
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(record.HERE):
-        frame = frame.f_back
-    name, folder = frame.f_code.co_filename, os.path.dirname(torch.__file__)
-    return name.startswith(folder) and not name.startswith(f"{folder}/distributed/nn")
+    names = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
+    name = next(name for name in names if not name.startswith(record.HERE))
+    return name.startswith(record.TORCH) and not name.startswith(f"{record.TORCH}/distributed/nn")
 
 
 def note_collective(name, values):
@@ -207,10 +197,11 @@ def note_collective(name, values):
     call["numel"] = tensor.numel() if tensor is not None else 0
     call["group"] = dist.get_process_group_ranks(group) if group else None
     # Which of several things is it about?
-    call["tensor"] = [k for k, v in own.items() if v is tensor and tensor is not None]
-    words = {k: v for k, v in own.items() if type(v) is str and len(v) < 60}
-    call["words"] = words if frame and frame.f_code.co_name != "<module>" else {}
+    inside = frame and frame.f_code.co_name != "<module>"
+    words = {k: v for k, v in own.items() if inside and type(v) is str and len(v) < 60}
+    names = [k for k, v in own.items() if v is tensor and tensor is not None]
+    call["words"] = words | ({"tensors": names[0]} if len(names) == 1 else {})
     call["passes"] = None if called_by_torch() else len(watch_step.TRAIN.step["passes"])
     write("collective", step=OUT.steps, **call)
-    if any(word in name for word in ADDING):
+    if re.search("reduce|gather|all_to_all|send|recv", name):  # results come together
         watch_data.note_added(name, tensor)

@@ -1,10 +1,6 @@
-"""The step, in each rank: DDP, backward(), clipping, the scaler, the optimizer, schedules.
-
-See watch.py for what all watchers promise.
-"""
+"""The step, in each rank: DDP, backward(), clipping, the scaler, the optimizer, schedules."""
 
 import math
-import os
 import weakref
 from collections import Counter
 
@@ -49,7 +45,7 @@ def note_ddp(_, ddp, *args, **kwargs):
     TRAIN.ddps[ddp] = name = f"{ranks} {TRAIN.groups[str(ranks)]}"
     reduced = [p for p in ddp.module.parameters() if p.requires_grad]
     TRAIN.reduced.update({id(p): (weakref.ref(p), name) for p in reduced})
-    write("wrap", at=site(), name=name, bytes=sum(p.numel() * p.element_size() for p in reduced))
+    write("wrap", at=site(), name=name)
 
 
 def ddp_of(parameter):
@@ -171,7 +167,6 @@ def note_step(optimizer, closure=False):
     served = sum(TRAIN.step["samples"][name] for name in own["ddps"])
     # No DDP was seen, or its model computed on a batch twice: what the loaders gave.
     what["samples"] = min((n for n in (served, TRAIN.step["read"]) if n), default=0)
-    what["fresh"] = not optimizer.state
     what["closure"] = closure  # LBFGS: the backward passes come within the step
     what["rates"] = [rate if isinstance(rate, float) else str(rate) for rate in rates]
     if own["local"] is not None:
@@ -205,14 +200,13 @@ def introduce(optimizer, parameters):
     shapes = [list(p.shape) for p in parameters]
     served = {d for d in ddps if d}
     key = str([sorted(served), shapes])
-    own = {"key": key, "ddps": served, "local": None, "applied": None, "trained": set()}
-    own["count"] = len(parameters)
-    TRAIN.optimizers[optimizer] = own
+    own = {"key": key, "ddps": served, "count": len(parameters), "trained": set()}
+    TRAIN.optimizers[optimizer] = own | {"local": None, "applied": None}
     plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
     placed = {str(getattr(p, "placements", "")) for p in parameters}
     what = {"plain": plain, "by_rows": placed == {"(Shard(dim=0),)"}}  # as FSDP2 has them
     what |= {"ddps": ddps, "numels": [p.numel() for p in parameters]}
-    write("optimizer", key=key, rank=os.environ.get("RANK"), **what)
+    write("optimizer", key=key, **what)
 
 
 def note_applied():
@@ -274,6 +268,5 @@ WATCHED = {
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
     "torch.nn:Module load_state_dict": before(note_loaded),
-    "torch.optim:Optimizer load_state_dict": noted("restore"),
     "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
 }

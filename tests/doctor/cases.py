@@ -28,12 +28,8 @@ class Case:
     source: str
 
     @property
-    def finding(self):
-        return self.findings[0]
-
-    @property
     def name(self):
-        return "-".join(re.findall(r"\w+", f"{self.finding} {self.script} {self.style}"))
+        return "-".join(re.findall(r"\w+", f"{self.findings[0]} {self.script} {self.style}"))
 
     def ranks(self):
         return next((int(word) for word in self.options if word.isdigit()), 2)

@@ -27,6 +27,7 @@ import cases  # noqa: E402
 from ddp_doctor import launch, watch  # noqa: E402
 from ddp_doctor.__main__ import diagnose  # noqa: E402
 from ddp_doctor.case import Case  # noqa: E402
+from ddp_doctor.judge_run import facts  # noqa: E402
 from ddp_doctor.record import OUT  # noqa: E402
 
 PATIENCE = 3  # seconds in which all ranks wait: a hang
@@ -60,7 +61,7 @@ def score(lines):
     mutants = [line for line in lines if line["labels"]]
     named = sum(line["named"] for line in mutants)
     text = f"{len(lines)} scripts; recall: {named} of {len(mutants)} mistakes named"
-    for severity in ("wrong", "check", "wasteful"):
+    for severity in ("wrong", "check"):
         own = [(one[1], line) for line in lines for one in line["findings"] if one[0] == severity]
         right = sum(key in line["labels"] for key, line in own)
         text += f"; {severity}: {right} of {len(own)} findings are the mistake"
@@ -71,12 +72,12 @@ def judged(case):
     """-> how it ended, what the doctor says of it, and what of the doctor failed."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(case.source)
-        alone = None
+        alone = {}
         if "twice" in case.options:
             run(folder, case.ranks(), spawned(case), watched=False)
         if "alone" in case.options:
             copy = shutil.copytree(folder, Path(folder, "copy"))
-            alone = Case(run(copy, 1, spawned(case)))
+            alone = facts(Case(run(copy, 1, spawned(case))))
         judged_case = Case(run(folder, case.ranks(), spawned(case)))
         judged_case.alone = alone
         ended = "fails" if judged_case.run.code else "hangs" if judged_case.run.end else "ends"
