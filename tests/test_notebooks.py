@@ -5,11 +5,12 @@ import subprocess
 import sys
 from importlib import import_module
 
+import nbformat
 import psutil
 import pytest
 from conftest import ROOT
 
-from tools.build_notebooks import read_source
+from tools.build_notebooks import FOLDER, PICTURES, pictures_of, read_source
 
 NAMES = sorted(path.stem for path in (ROOT / "notebooks/source").glob("*.md"))
 lesson = import_module("notebooks.lesson")
@@ -28,6 +29,13 @@ def test_a_notebook_has_the_cells_of_its_source(name):
     stored = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text(encoding="utf-8"))
     cells = [(cell["cell_type"], "".join(cell["source"])) for cell in stored["cells"]]
     assert cells == [(cell.cell_type, cell.source) for cell in read_source(name).cells]
+
+
+def test_the_pictures_on_the_stages_pages_are_those_of_the_notebooks():
+    books = [nbformat.read(FOLDER / f"{name}.ipynb", as_version=4) for name in NAMES]
+    found = [pair for book in books for pair in pictures_of(book)]
+    assert len(found) == len(PICTURES)
+    assert [path for path, picture in found if path.read_bytes() != picture] == []
 
 
 def test_a_notebook_that_is_not_there():

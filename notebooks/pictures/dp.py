@@ -10,9 +10,9 @@ from .shapes import arrow, bare, box
 lesson = import_module("notebooks.lesson")
 
 
-def four_moves(grid) -> None:
-    """Six panels: what travels between device 0 and the others in a step of DataParallel."""
-    moves = {
+def moves() -> None:
+    """What travels between device 0 and the others in a step of DataParallel."""
+    panels = {
         "1. replicate": ("out", "the model", "backward"),
         "2. scatter": ("out", "images", "optimizer"),
         "3. parallel apply": ("", "each its shard", ""),
@@ -20,33 +20,27 @@ def four_moves(grid) -> None:
         "5. after the loss": ("out", "their gradient", "optimizer"),
         "6. backward, add up": ("back", "gradients", "backward"),
     }
-    for axes, (move, (way, what, color)) in zip(grid.flat, moves.items()):
-        for device, (x, y) in enumerate([(3, 3), (0.7, 0.5), (3, 0.5), (5.3, 0.5)]):
-            box(axes, x, y, str(device), lesson.RANKS[device], width=1.6, height=1)
-            if not way:  # all of them compute
-                color = lesson.RANKS[device]
-                axes.patches[-1].set(fill=True, facecolor=color)
-                axes.texts[-1].set(color="white" if color in lesson.DARK else "black")
-            elif device:
-                ends = [(3 + (x - 3) * 0.3, 2.4), (x, 1.1)]
-                start, end = ends if way == "out" else reversed(ends)
-                arrow(axes, start, end, lesson.COLORS[color])
-        axes.text(4.1, 3, what, va="center")
-        bare(axes, (-0.3, 7.6), (-0.2, 3.8), move)
-
-
-def moves() -> None:
     title = "Four moves forward, two back: all traffic passes through device 0"
     with lesson.picture(title, height=4.6, nrows=2, ncols=3) as grid:
-        four_moves(grid)
+        for axes, (move, (way, what, color)) in zip(grid.flat, panels.items()):
+            for device, (x, y) in enumerate([(3, 3), (0.7, 0.5), (3, 0.5), (5.3, 0.5)]):
+                box(axes, x, y, str(device), lesson.RANKS[device], width=1.6, height=1)
+                if not way:  # all of them compute
+                    color = lesson.RANKS[device]
+                    axes.patches[-1].set(fill=True, facecolor=color)
+                    axes.texts[-1].set(color="white" if color in lesson.DARK else "black")
+                elif device:
+                    ends = [(3 + (x - 3) * 0.3, 2.4), (x, 1.1)]
+                    start, end = ends if way == "out" else reversed(ends)
+                    arrow(axes, start, end, lesson.COLORS[color])
+            axes.text(4.1, 3, what, va="center")
+            bare(axes, (-0.3, 7.6), (-0.2, 3.8), move)
 
 
 def through_device_0(stage, from_scratch, x, traffic: dict, ddp: list[float]) -> None:
     """Bytes of a step by number of devices, and what each rank of DDP sends and receives."""
     counts = range(1, 9)
-    blue, sky, green, orange, red = (lesson.RANKS[k] for k in (0, 4, 2, 1, 5))
-    part_colors = dict(zip(traffic[8], (blue, sky, green, orange, red)))
-
+    part_colors = dict(zip(traffic[8], [lesson.RANKS[k] for k in (0, 4, 2, 1, 5)]))
     through_0, through_other = traffic[8].total(), traffic[8].total() / 7
     title = f"8 devices: {through_0 / 1e6:.1f} MB a step through device 0"
     title += f", {through_other / 1e6:.1f} MB through any other"
@@ -59,9 +53,8 @@ def through_device_0(stage, from_scratch, x, traffic: dict, ddp: list[float]) ->
         for n, top in zip(counts[1:], low[1:]):
             axes.text(n, top + 0.03, f"{top:.2f}", ha="center")
         both = [2 * sent / 1e6 for sent in ddp]
-        axes.plot(
-            counts, both, "D--", color=lesson.RANKS[3], label="DDP: each rank, sent and received"
-        )
+        label = "DDP: each rank, sent and received"
+        axes.plot(counts, both, "D--", color=lesson.RANKS[3], label=label)
         axes.set(xlabel="devices", ylabel="MB in a step of 120 images", ylim=(0, 2.3))
         axes.legend()
     assert max(both) < traffic[8].total() / 1e6 / 4

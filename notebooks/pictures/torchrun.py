@@ -15,23 +15,18 @@ failures = import_module("notebooks.ranks.04_failures")
 
 
 def spawn_and_torchrun() -> None:
-    title = "mp.spawn starts a function, torchrun starts the whole script"
-    with lesson.picture(title, height=3, ncols=2) as grid:
-        who_starts_whom(grid)
-
-
-def who_starts_whom(grid) -> None:
-    """Two panels: mp.spawn and torchrun."""
     panels = [
         ("mp.spawn calls a function", "train.py\n(the parent)", "worker({})"),
         ("torchrun runs the script", "torchrun\n(the launcher)", "train.py\nRANK={}"),
     ]
-    for axes, (title, parent, child) in zip(grid, panels):
-        box(axes, 1.7, 2.5, parent, lesson.GRAY, width=3.3)
-        for rank in (0, 1):
-            box(axes, 7.2, 4 - 3 * rank, child.format(rank), lesson.RANKS[rank])
-            arrow(axes, (3.5, 2.5), (5.6, 4 - 3 * rank))
-        bare(axes, (0, 9), (0, 5), title)
+    title = "mp.spawn starts a function, torchrun starts the whole script"
+    with lesson.picture(title, height=3, ncols=2) as grid:
+        for axes, (above, parent, child) in zip(grid, panels):
+            box(axes, 1.7, 2.5, parent, lesson.GRAY, width=3.3)
+            for rank in (0, 1):
+                box(axes, 7.2, 4 - 3 * rank, child.format(rank), lesson.RANKS[rank])
+                arrow(axes, (3.5, 2.5), (5.6, 4 - 3 * rank))
+            bare(axes, (0, 9), (0, 5), above)
 
 
 VARIABLES = {
@@ -73,24 +68,19 @@ def rendezvous() -> None:
     assert zero["port"] == one["port"]  # what rank 0 has written is what rank 1 has read
     assert zero["ranks"] == one["ranks"] == 2
     assert not zero["before"] and zero["after"]
+    steps = ["1. each knows the store", "2. each writes, reads", "3. they are connected"]
     title = "Rendezvous: ranks exchange their addresses through the store"
     with lesson.picture(title, height=3.1, ncols=3) as grid:
-        meeting(grid)
-
-
-def meeting(grid) -> None:
-    """Three panels: how two ranks find each other through a store."""
-    steps = ["1. each knows the store", "2. each writes, reads", "3. they are connected"]
-    for number, (axes, step) in enumerate(zip(grid, steps)):
-        written = "\n0: port 5151\n1: port 6262" if number else ""
-        box(axes, 3, 4, f"store{written}", lesson.GRAY, width=3.6)
-        for rank in (0, 1):
-            box(axes, 1 + 4 * rank, 1, f"rank {rank}", lesson.RANKS[rank], width=1.9, height=1)
-            if number < 2:
-                ends = (1 + 4 * rank, 1.6), (2.2 + 1.6 * rank, 3.1)
-                arrow(axes, *ends, lesson.RANKS[rank], "<|-|>" if number else "-|>")
-        bare(axes, (-0.3, 6.3), (0.2, 5), step)
-    arrow(grid[2], (2, 1), (4, 1), style="<|-|>")
+        for number, (axes, step) in enumerate(zip(grid, steps)):
+            written = "\n0: port 5151\n1: port 6262" if number else ""
+            box(axes, 3, 4, f"store{written}", lesson.GRAY, width=3.6)
+            for rank, color in enumerate(lesson.RANKS[:2]):
+                box(axes, 1 + 4 * rank, 1, f"rank {rank}", color, width=1.9, height=1)
+                if number < 2:
+                    ends = (1 + 4 * rank, 1.6), (2.2 + 1.6 * rank, 3.1)
+                    arrow(axes, *ends, color, "<|-|>" if number else "-|>")
+            bare(axes, (-0.3, 6.3), (0.2, 5), step)
+        arrow(grid[2], (2, 1), (4, 1), style="<|-|>")
 
 
 # ---------------------------------------------------------------- which rank failed first?
@@ -171,10 +161,7 @@ def stack(text):
 def stacks_of_a_deadlock(run) -> None:
     """The calls of both ranks of case A, the innermost on top."""
     stacks = [stack(err) for err in run.err]
-    levels = list(enumerate(zip(*stacks)))
+    levels = list(enumerate(zip(*stacks)))[::-1]
     assert [calls[-1][0] for calls in stacks] == ["read_next_file", "all_reduce"]
-
-    rows = [[level, *(f"`{name}` ({file})" for name, file in calls)] for level, calls in levels][
-        ::-1
-    ]
+    rows = [[level, *(f"`{name}` ({file})" for name, file in calls)] for level, calls in levels]
     lesson.table(["depth", "rank 0", "rank 1"], rows, align="rll")
