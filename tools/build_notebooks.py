@@ -30,10 +30,10 @@ FOLDER = ROOT / "notebooks"
 MOST_BYTES = 400_000
 CELL_SECONDS = 600  # that one cell may take; none is written to take more than 60
 SOLUTION = re.compile(r"^<details>.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PICTURES = {  # of these cells a stage's page shows the picture, too
-    "pictures.step_of_stage_1()": "01_baseline/step.png",
-    "pictures.moves()": "02_dp/moves.png",
-    "pictures.spawn_and_torchrun()": "04_ddp_torchrun/launchers.png",
+PICTURES = {  # that a stage's page shows, too: the cell of the notebook of that name
+    "01_baseline/step.png": "pictures.step_of_stage_1()",
+    "02_dp/moves.png": "pictures.moves()",
+    "04_ddp_torchrun/launchers.png": "pictures.spawn_and_torchrun()",
 }
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -70,16 +70,16 @@ def build(name: str) -> list[str]:
     wrong = run(book) or unfit(book)
     if not wrong:
         nbformat.write(book, FOLDER / f"{name}.ipynb", version=4)
-        for path, picture in pictures_of(book):
+        for path, picture in pictures_of(book, name):
             path.write_bytes(picture)
     return wrong
 
 
-def pictures_of(book: nbformat.NotebookNode) -> list[tuple[Path, bytes]]:
+def pictures_of(book: nbformat.NotebookNode, name: str) -> list[tuple[Path, bytes]]:
     """The pictures of this notebook that stand on a stage's page, each with its path"""
-    drawn = {PICTURES[cell.source]: cell for cell in book.cells if cell.source in PICTURES}
-    shown = {path: cell.outputs[0].data["image/png"] for path, cell in drawn.items()}
-    return [(ROOT / path, base64.b64decode(picture)) for path, picture in shown.items()]
+    outputs = {cell.source: cell.get("outputs") for cell in book.cells}
+    own = {path: outputs[cell][0] for path, cell in PICTURES.items() if Path(path).parts[0] == name}
+    return [(ROOT / path, base64.b64decode(one.data["image/png"])) for path, one in own.items()]
 
 
 def compare(name: str) -> list[str]:
