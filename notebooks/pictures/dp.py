@@ -129,7 +129,7 @@ def why_ddp(traffic: dict) -> None:
     """A table of what grows with the devices; PyTorch's own words recommend DDP."""
     two, eight = traffic[2].total(), traffic[8].total()
     lesson.table(
-        ["", "with two devices", "with eight"],
+        ["what", "with two devices", "with eight"],
         [
             ["bytes through device 0, each step", *(f"{n:,}" for n in (two, eight))],
             ["bytes through any other", *(f"{n:,.0f}" for n in (two, eight / 7))],

@@ -19,7 +19,7 @@ def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
     with lesson.picture(title, height=2.2) as axes:
         nodes(axes, numbers)
     lesson.table(
-        ["", *(f"rank {k}" for k in range(4))],
+        ["variable", *(f"rank {k}" for k in range(4))],
         [[f"`{name}`", *(own[name] for own in numbers)] for name in names],
     )
     assert [own["RANK"] for own in numbers] == [0, 1, 2, 3]
