@@ -1,15 +1,15 @@
 """The notebooks: they are what their sources say, quote what is there, and run."""
 
-import json
 import subprocess
 import sys
 from importlib import import_module
 
+import nbformat
 import psutil
 import pytest
 from conftest import ROOT
 
-from tools.build_notebooks import read_source
+from tools.build_notebooks import pictures_of, read_source
 
 NAMES = sorted(path.stem for path in (ROOT / "notebooks/source").glob("*.md"))
 lesson = import_module("notebooks.lesson")
@@ -25,9 +25,10 @@ def build_notebooks(*flags, root=ROOT, timeout=500):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_has_the_cells_of_its_source(name):
     """Nothing is run: what the cells put out is compared by the tests below."""
-    stored = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text(encoding="utf-8"))
-    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in stored["cells"]]
+    stored = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)
+    cells = [(cell.cell_type, cell.source) for cell in stored.cells]
     assert cells == [(cell.cell_type, cell.source) for cell in read_source(name).cells]
+    assert all(path.read_bytes() == picture for path, picture in pictures_of(stored, name))
 
 
 def test_a_notebook_that_is_not_there():

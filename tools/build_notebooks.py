@@ -6,12 +6,15 @@
 
 People write and review the Markdown (MyST: only a {code-cell} is code). A cell tagged `quote` shows
 what stands in a script or a record, and --check compares what it shows now with what the notebook
-shows. A cell tagged `hide-input` is folded, but not on GitHub: solutions.
+shows. A cell tagged `hide-input` is folded, but not on GitHub. A solution is folded there as well:
+it is Python in a <details> of the text, which is run and leaves no output.
 Exit code 1 and a line on stderr for each thing that is wrong, 2 for a notebook that does not exist.
 """
 
 import argparse
+import base64
 import os
+import re
 import sys
 import tempfile
 import time
@@ -26,6 +29,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "notebooks"
 MOST_BYTES = 400_000
 CELL_SECONDS = 600  # that one cell may take; none is written to take more than 60
+SOLUTION = re.compile(r"^<details>.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PICTURES = {  # that a stage's page shows, too: the cell of the notebook of that name
+    "01_baseline/step.png": "pictures.step_of_stage_1()",
+    "02_dp/moves.png": "pictures.moves()",
+    "04_ddp_torchrun/launchers.png": "pictures.spawn_and_torchrun()",
+}
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -61,7 +70,16 @@ def build(name: str) -> list[str]:
     wrong = run(book) or unfit(book)
     if not wrong:
         nbformat.write(book, FOLDER / f"{name}.ipynb", version=4)
+        for path, picture in pictures_of(book, name):
+            path.write_bytes(picture)
     return wrong
+
+
+def pictures_of(book: nbformat.NotebookNode, name: str) -> list[tuple[Path, bytes]]:
+    """The pictures of this notebook that stand on a stage's page, each with its path"""
+    outputs = {cell.source: cell.get("outputs") for cell in book.cells}
+    own = {path: outputs[cell][0] for path, cell in PICTURES.items() if Path(path).parts[0] == name}
+    return [(ROOT / path, base64.b64decode(one.data["image/png"])) for path, one in own.items()]
 
 
 def compare(name: str) -> list[str]:
@@ -92,13 +110,15 @@ def read_source(name: str) -> nbformat.NotebookNode:
         cell.id = f"cell-{number:02}"
         if cell.cell_type == "markdown":  # the notebook lies a folder higher than its source
             cell.source = cell.source.replace("](../", "](")
-        if "hide-input" in tags(cell):  # a solution: folded in JupyterLab and on the site
+        if "hide-input" in tags(cell):  # folded in JupyterLab, too
             cell.metadata["jupyter"] = {"source_hidden": True}
     return book
 
 
 def run(book: nbformat.NotebookNode) -> list[str]:
     """Run all cells in a fresh kernel that starts in notebooks/ -> what is wrong"""
+    shown = book.cells
+    book.cells = [code for cell in shown for code in (cell, *solutions(cell))]
     client = NotebookClient(
         book,
         timeout=CELL_SECONDS,
@@ -115,7 +135,15 @@ def run(book: nbformat.NotebookNode) -> list[str]:
         return [f"it ended in {error.ename}: {error.evalue}\n{error}"]
     except (CellControlSignal, DeadKernelError) as error:
         return [str(error)]
+    finally:
+        book.cells = shown
     return []
+
+
+def solutions(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The code in the folds of a text, as cells to run"""
+    found = SOLUTION.findall(cell.source) if cell.cell_type == "markdown" else []
+    return [nbformat.v4.new_code_cell(code) for code in found]
 
 
 def unfit(book: nbformat.NotebookNode) -> list[str]:

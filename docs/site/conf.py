@@ -27,7 +27,6 @@ if SITE_URL:
     html_baseurl = SITE_URL
     sitemap_url_scheme = "{link}"
     html_additional_pages = {"404": "404.html"}
-    html_extra_path = ["static/robots.txt"]
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 source_suffix |= dict.fromkeys((".py", ".diff", ".sh", ".sbatch", ".yaml"), "script")

@@ -40,9 +40,7 @@ def moves() -> None:
 def through_device_0(stage, from_scratch, x, traffic: dict, ddp: list[float]) -> None:
     """Bytes of a step by number of devices, and what each rank of DDP sends and receives."""
     counts = range(1, 9)
-    blue, sky, green, orange, red = (lesson.RANKS[k] for k in (0, 4, 2, 1, 5))
-    part_colors = dict(zip(traffic[8], (blue, sky, green, orange, red)))
-
+    part_colors = dict(zip(traffic[8], [lesson.RANKS[k] for k in (0, 4, 2, 1, 5)]))
     through_0, through_other = traffic[8].total(), traffic[8].total() / 7
     title = f"8 devices: {through_0 / 1e6:.1f} MB a step through device 0"
     title += f", {through_other / 1e6:.1f} MB through any other"
@@ -55,9 +53,8 @@ def through_device_0(stage, from_scratch, x, traffic: dict, ddp: list[float]) ->
         for n, top in zip(counts[1:], low[1:]):
             axes.text(n, top + 0.03, f"{top:.2f}", ha="center")
         both = [2 * sent / 1e6 for sent in ddp]
-        axes.plot(
-            counts, both, "D--", color=lesson.RANKS[3], label="DDP: each rank, sent and received"
-        )
+        label = "DDP: each rank, sent and received"
+        axes.plot(counts, both, "D--", color=lesson.RANKS[3], label=label)
         axes.set(xlabel="devices", ylabel="MB in a step of 120 images", ylim=(0, 2.3))
         axes.legend()
     assert max(both) < traffic[8].total() / 1e6 / 4
@@ -132,7 +129,7 @@ def why_ddp(traffic: dict) -> None:
     """A table of what grows with the devices; PyTorch's own words recommend DDP."""
     two, eight = traffic[2].total(), traffic[8].total()
     lesson.table(
-        ["", "with two devices", "with eight"],
+        ["what", "with two devices", "with eight"],
         [
             ["bytes through device 0, each step", *(f"{n:,}" for n in (two, eight))],
             ["bytes through any other", *(f"{n:,.0f}" for n in (two, eight / 7))],

@@ -29,7 +29,7 @@ def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
                 axes.text(x - width / 2 + 0.1, 3.05, f"node {node}: GROUP_RANK={node}", va="center")
         bare(axes, (0.1, 4 * width + 2.1), (0.1, 3.7))
     lesson.table(
-        ["", *(f"rank {k}" for k in range(4))],
+        ["variable", *(f"rank {k}" for k in range(4))],
         [[f"`{name}`", *(own[name] for own in numbers)] for name in names],
     )
     assert [own["RANK"] for own in numbers] == [0, 1, 2, 3]

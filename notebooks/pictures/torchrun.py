@@ -162,10 +162,7 @@ def stack(text):
 def stacks_of_a_deadlock(run) -> None:
     """The calls of both ranks of case A, the innermost on top."""
     stacks = [stack(err) for err in run.err]
-    levels = list(enumerate(zip(*stacks)))
+    levels = list(enumerate(zip(*stacks)))[::-1]
     assert [calls[-1][0] for calls in stacks] == ["read_next_file", "all_reduce"]
-
-    rows = [[level, *(f"`{name}` ({file})" for name, file in calls)] for level, calls in levels][
-        ::-1
-    ]
+    rows = [[level, *(f"`{name}` ({file})" for name, file in calls)] for level, calls in levels]
     lesson.table(["depth", "rank 0", "rank 1"], rows, align="rll")
