@@ -97,6 +97,10 @@ WRONG["07"] = {
         {"for _ in range(epochs):\n": EACH},
         "[rank 0 in epoch 1 and rank 1 in epoch 0",
     ),
+    "a text's hash, which each process has its own of": (
+        {"seed + dist.get_rank()": "hash(str((seed, dist.get_rank()))) % 2**32"},
+        "the same noise again with the same seed",
+    ),
 }
 
 SEED = "torch.Generator().manual_seed(seed)"
@@ -183,7 +187,7 @@ RIGHT["13"] = {"batches of zeros, whose loss does not count": {JOIN + LOOP + BOD
 WRONG["13"] = {
     "the rest alone, then rank 0's weights": (
         {JOIN + LOOP + BODY: COUNT + "            for n, (x, y) in enumerate(batches):\n" + ALONE},
-        "thrown away",
+        "the average gradient",
     ),
     "batches of zeros": ({JOIN + LOOP + BODY: ZEROS}, "in no batch of any rank: [0]"),
 }
@@ -340,6 +344,10 @@ WRONG["22"] = {
     "PyTorch's, by its group": (
         {START: "    return dist.group.WORLD.allreduce(tensor).wait()\n"},
         "other calls than send, recv, isend, irecv\n  yours: [allreduce]",
+    ),
+    "sums in float32": (
+        {"        into += received\n": "        into += received.float()\n"},
+        "different from our solution: the tensor on each rank",
     ),
 }
 
