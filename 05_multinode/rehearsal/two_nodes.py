@@ -95,10 +95,9 @@ class TwoNodes:
         return next(each for each in ours if each.environ().get("RANK") == str(rank))
 
     def listens(self) -> bool:
-        """Is there a server at the endpoint's port of the first torchrun's node?
-
-        psutil reads /proc/net, which is that of our own network namespace.
-        """
+        """Is there a server at the endpoint's port? psutil would look on our own network only."""
+        if self.torchruns[0].has_ended():
+            return False
         sockets = Path(f"/proc/{self.torchruns[0].process.pid}/net/tcp6").read_text()
         return re.search(rf":{self.port:04X} \w+:0000 0A", sockets) is not None
 
