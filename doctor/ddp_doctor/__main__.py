@@ -78,6 +78,7 @@ def parse_args():
     parser.add_argument(
         "--speed", action="store_true", help="where does the time go? docs/speed.md"
     )
+    parser.add_argument("--picture", metavar="FILE", help="--speed: draw a bar per rank")
     parser.add_argument("--json", metavar="FILE", help="write the findings to this file, too")
     ignore = {"action": "append", "default": [], "metavar": "KEY"}
     parser.add_argument("--ignore", **ignore, help="leave this finding out: it is meant")
