@@ -42,7 +42,7 @@ def measured(ranks, wrap=WRAP, tenth=None, kinds="with", **step):
         hot = {f"{name} t.py:{len(name)}": value for name, value in phases.items()}
         hot = {key: sum(value) if isinstance(value, list) else value for key, value in hot.items()}
         events = [{"kind": "init", "rank": number, "at": "t.py:1"}, {"kind": "laps", "steps": made}]
-        events += [wrap, {"kind": "end", "hot": hot, "threads": 8, "gradients": 4}]
+        events += [wrap, {"kind": "end", "hot": hot, "threads": 8, "gradients": 160}]
         processes.append(([event for event in events if event], {}))
     return judge_speed.Measured(Run(0, processes=processes))
 

@@ -175,7 +175,9 @@ def own_code(run):
 
 
 def unused(run):
-    if run.wrap and run.wrap["find_unused"] and run.zero.end.get("gradients") == run.wrap["count"]:
+    passes = sum(step.passes for step in run.zero.steps.values())
+    all_used = run.wrap and run.zero.end.get("gradients") == passes * run.wrap["count"]
+    if all_used and run.wrap["find_unused"]:
         cost = run.least(lambda s: s.phases["search"])
         text = "find_unused_parameters is on, and every parameter had a gradient in each pass"
         yield cost, "unused-search", run.wrap["at"], text

@@ -8,7 +8,7 @@ import builtins
 import ctypes
 import io
 import os
-from collections import Counter
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 
 from .record import State
@@ -30,7 +30,7 @@ class Twin(State):
     def reset(self):
         self.size = int(os.environ.get("DDP_DOCTOR_TWIN", 0))  # steps of a block; 0: no twin
         self.kinds = ["with", "without", "alone"]  # and "threads", with fewer of them
-        self.kind, self.seen = "with", Counter()
+        self.kind, self.seen = "with", defaultdict(set)
 
 
 TWIN = Twin()
@@ -50,8 +50,8 @@ def muted(ddp):
 def left_out(call, n, in_loop):
     """Is this collective one of every step, in a block without communication?"""
     if TWIN.size and in_loop and n < WARM:
-        TWIN.seen[call] += 1
-    every = TWIN.seen[call] >= WARM - 2 and call.split()[1] in ALIKE
+        TWIN.seen[call].add(n)
+    every = len(TWIN.seen[call]) >= WARM - 2 and call.split()[1] in ALIKE
     if in_loop and every and TWIN.kind not in ("with", "threads"):
         return True
     end_turn()  # no other rank waits for its turn while this one waits here

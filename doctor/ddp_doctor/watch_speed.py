@@ -31,8 +31,7 @@ class Speed(State):
         self.file, self.waited, self.cpu = None, 0.0, 0.0  # /proc's times of this thread
         self.thread, self.stream, self.optimizer = threading.get_ident(), None, None
         self.ready, self.syncs, self.ddp = None, False, None  # when the last gradient came
-        self.gradients = self.passes = 0
-        self.hot = Counter()
+        self.gradients, self.hot = 0, Counter()
 
 
 SPEED = Speed()
@@ -176,7 +175,6 @@ def around_backward(original, tensors, *args, **kwargs):
     SPEED.ready = None
     SPEED.step["passes"] += 1
     SPEED.step["synced"] += SPEED.syncs
-    SPEED.passes += 1
     with phase("backward"):
         result = original(tensors, *args, **kwargs)
         if SPEED.ready is not None:
@@ -276,8 +274,8 @@ def goodbye(group=None):
     SPEED.step["new"] = True
     quietly(close_step)
     quietly(flush)
-    every = SPEED.passes and SPEED.gradients / SPEED.passes
-    quietly(write, "end", hot=SPEED.hot, threads=torch.get_num_threads(), gradients=every)
+    counts = {"threads": torch.get_num_threads(), "gradients": SPEED.gradients}
+    quietly(write, "end", hot=SPEED.hot, **counts)
     SPEED.ddp = None  # gloo's threads end with it
 
 
