@@ -30,7 +30,7 @@ class Speed(State):
         self.last = self.looked = time.perf_counter()
         self.file, self.waited, self.cpu = None, 0.0, 0.0  # /proc's times of this thread
         self.thread, self.stream, self.optimizer = threading.get_ident(), None, None
-        self.ready, self.syncs, self.ddp = None, False, None  # when the last gradient came
+        self.ddp, self.syncs = None, False  # will the next pass average?
         self.gradients, self.hot = 0, Counter()
 
 
@@ -73,9 +73,9 @@ def seconds(moment):
     return SPEED.origin[0] + SPEED.origin[1].elapsed_time(moment) / 1000
 
 
-def lap(until=None):
+def lap():
     """The time since the last lap belongs to what is on top of the stack."""
-    moment, waited = until or now(), SPEED.waited
+    moment, waited = now(), SPEED.waited
     if SPEED.file and SPEED.stream is None and moment - SPEED.looked > 1e-3:  # it costs 17 us
         SPEED.waited = int(os.pread(SPEED.file, 64, 0).split()[1]) / 1e9
     SPEED.looked = moment
@@ -167,19 +167,17 @@ def note_gradient(_):
 
 
 def note_ready():
-    SPEED.ready = now()
+    """All gradients are there: backward() only waits for other ranks."""
+    lap()
+    SPEED.stack[-1] = "exposed"
 
 
-def around_backward(original, tensors, *args, **kwargs):
+def around_backward(original, *args, **kwargs):
     region("own")
-    SPEED.ready = None
     SPEED.step["passes"] += 1
     SPEED.step["synced"] += SPEED.syncs
     with phase("backward"):
-        result = original(tensors, *args, **kwargs)
-        if SPEED.ready is not None:
-            lap(SPEED.ready)
-            SPEED.stack[-1] = "exposed"
+        result = original(*args, **kwargs)
     SPEED.syncs = False
     return result
 
