@@ -42,7 +42,7 @@ class Model(torch.nn.Linear):
 
 class Slow:
     def __reduce__(self):
-        time.sleep(SLEEP)
+        time.sleep(SLEEP)  # saving-share
         return int, ()
 
 
@@ -84,7 +84,7 @@ def main():
         if COST == "own-code":
             time.sleep(SLEEP)  # own-code
         if COST == "saving-share":
-            torch.save(Slow(), f"slow{rank}.pt")  # saving-share
+            torch.save(Slow(), f"slow{rank}.pt")
         if step % 40 == 39:
             evaluate(ddp_model, rank)
     if rank == 0:
