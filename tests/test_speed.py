@@ -4,15 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from conftest import LINUX, ROOT
 
-sys.path[:0] = [str(ROOT / "doctor")]
+sys.path[:0] = [str(ROOT / "doctor"), str(ROOT / "tests/speed")]
+import costs  # noqa: E402
 from ddp_doctor import judge_speed, speed  # noqa: E402
 from ddp_doctor.launch import Run  # noqa: E402
 
-SCRIPT = ROOT / "tests/speed/one_cost.py"
+SCRIPT = costs.SCRIPT
 LAPS = {"data": 1, "forward": 30, "backward": 50, "exposed": 2, "optimizer": 3, "own": 1}
 WRAP = {"kind": "wrap", "bytes": 10**7, "find_unused": False, "count": 4, "at": "t.py:9"}
 
@@ -20,25 +22,27 @@ WRAP = {"kind": "wrap", "bytes": 10**7, "find_unused": False, "count": 4, "at": 
 def measured(ranks, wrap=WRAP, tenth=None, kinds="with", **step):
     """A run of 40 steps.
 
-    ranks: for each the milliseconds of a phase, or of (phase, line), and of those without a
-    processor. tenth: the same, more, in each tenth step. kinds: of blocks of 4 steps after 8.
+    ranks: for each the milliseconds of a phase, or of "collective OPERATION LINE", and of those
+    without a processor. tenth: the same, more, in each tenth step. kinds: of blocks of 4 steps
+    after 8.
     """
     processes, kinds = [], kinds.split()
     for number, laps in enumerate(ranks):
-        made, now, waited = [], 0.0, 0.0
+        made = []
         for n in range(1, 41):
             kind = kinds[max(0, n - 9) // 4 % len(kinds)]
-            one = {"n": n, "begin": now, "laps": [], "kind": kind, "cpu": 0.05, "new": False}
+            one = {"n": n, "laps": [], "kind": kind, "cpu": 0.05, "new": False}
             more = tenth[number] if tenth and n % 10 == 0 else {}
-            for place, value in (LAPS | laps.get(kind, laps) | more).items():
-                phase, at = place if isinstance(place, tuple) else (place, f"t.py:{len(place)}")
-                milliseconds, delay = value if isinstance(value, tuple) else (value, 0)
-                now, waited = now + milliseconds / 1000, waited + delay / 1000
-                one["laps"].append([phase, at, now, waited])
+            for phase, value in (LAPS | laps.get(kind, laps) | more).items():
+                for times in value if isinstance(value, list) else [value]:
+                    milliseconds, wait = times if isinstance(times, tuple) else (times, 0)
+                    one["laps"].append([phase, milliseconds / 1000, wait / 1000])
             made.append({**one, "passes": 1, "synced": 1, "moved": 0, "others": 0, **step})
-        hot = {f"{name} t.py:{len(name)}": laps.get(name, 1) for name in (*LAPS, "evaluation")}
+        phases = {**LAPS, "evaluation": 1, "saving": 1, **laps}
+        hot = {f"{name} t.py:{len(name)}": value for name, value in phases.items()}
+        hot = {key: sum(value) if isinstance(value, list) else value for key, value in hot.items()}
         events = [{"kind": "init", "rank": number, "at": "t.py:1"}, {"kind": "laps", "steps": made}]
-        events += [wrap, {"kind": "end", "hot": hot, "threads": 8, "gradients": 4}]
+        events += [wrap, {"kind": "end", "hot": hot, "threads": 8, "gradients": 160}]
         processes.append(([event for event in events if event], {}))
     return judge_speed.Measured(Run(0, processes=processes))
 
@@ -50,12 +54,11 @@ CASES = {  # key -> the ranks' laps, line, milliseconds, and what else is unusua
     "small-batch": ([{"exposed": 60}] * 2, 7, 60, {"wrap": {**WRAP, "bytes": 5000}}),
     "own-code": ([{"own": 25}] * 2, 3, 25, {}),
     "saving-share": ([{"saving": 25}] * 2, 6, 25, {}),
-    "own-collectives-per-step": ([{("collective", "barrier t.py:70"): 5}] * 2, 70, 5, {}),
+    "own-collectives-per-step": ([{"collective barrier t.py:70": 5}] * 2, 70, 5, {}),
     "averaged-twice": (
-        [{("collective", "all_reduce t.py:70"): 5}] * 2, 70, 5, {"moved": 10**7}),
+        [{"collective all_reduce t.py:70": 5}] * 2, 70, 5, {"moved": 10**7}),
     "each-pass-synced": (
-        [{("exposed", "t.py:7"): 9, ("exposed", "t.py:8"): 9}] * 2, 7, 11,
-        {"synced": 3, "passes": 3}),
+        [{"exposed": [2, 9, 9]}] * 2, 7, 11, {"synced": 3, "passes": 3}),
     "unused-search": ([{"search": 6}] * 2, 9, 6, {"wrap": {**WRAP, "find_unused": True}}),
 }  # fmt: skip
 
@@ -77,14 +80,14 @@ def test_what_is_usual_is_not_named():
 def test_time_without_a_processor_is_nobodys_cost():
     run = measured([{}, {"forward": (70, 40)}])
     assert not judge_speed.findings(run)
-    assert run.ranks[1].steps[9].waits["forward"] == pytest.approx(0.04)
+    assert run.ranks[1].steps[9].wait == pytest.approx(0.04)
 
 
 def test_rank_0_that_works_alone_between_steps_is_named():
-    waits = {("collective", "barrier t.py:70"): 800}
+    waits = {"collective barrier t.py:70": 800}
     run = measured([{}, {}], tenth=[{"evaluation": 800}, {"evaluation": 1} | waits])
     ((cost, key, at, text),) = judge_speed.findings(run)
-    assert (key, at) == ("rank-0-works-alone", "t.py:10") and "wait 3.2 s" in text
+    assert (key, at) == ("rank-0-works-alone", "t.py:10") and "3.2 s" in text
     run = measured([{}, {}], tenth=[{"evaluation": 800}] * 2)
     ((cost, key, at, text),) = judge_speed.findings(run)
     assert (key, at) == ("evaluation-share", "t.py:10") and cost == pytest.approx(0.08, abs=0.01)
@@ -113,20 +116,28 @@ OUTSIDE = """
 import os, pathlib, subprocess, sys
 sys.path[:0] = [DOCTOR]
 from ddp_doctor import twin
-twin.fence(os.environ["DDP_DOCTOR_COPY"], "/dev")
-twin.redirect()
+twin.fence(twin.COPY, "/dev")
+twin.go_on()
 for name in sys.argv[1:]:
-    with open(name, "w") as file:
-        file.write("twin")
-    assert open(name).read() == "twin" == pathlib.Path(name).read_text()
+    for mode in ("w", "a", "r+", "x"):
+        with open(name, mode) as file:
+            file.write("twin")
+    os.close(os.open(name, os.O_WRONLY | os.O_TRUNC))
+    os.chmod(name, 0o600)
+    os.utime(name)
+    os.truncate(name, 0)
+    subprocess.run(f"echo twin > {name}", shell=True)
+    assert open(name).read() == "kept" == pathlib.Path(name).read_text()
     pathlib.Path(name + ".new").write_text("twin")
     os.replace(name + ".new", name)
-    os.chmod(name, 0o600)
     os.remove(name)
-    assert open(name).read() == "kept"
-    subprocess.run(f"echo twin > {name}; rm -f {name}", shell=True)
+    subprocess.run(f"rm -f {name}", shell=True)
     os.makedirs(name + ".folder/more", exist_ok=True)
     open(name + ".folder/more/file", "a").close()
+assert open(sys.argv[1]).read() == "kept"
+pathlib.Path("own").touch()
+os.chmod("own", 0o600)
+assert os.stat("own").st_mode & 0o777 == 0o600
 """
 
 
@@ -142,13 +153,22 @@ def test_a_twin_cannot_write_outside_of_its_copy(tmp_path):
     (copy / "copy").mkdir(parents=True)
     (copy / "copy/link").symlink_to(tmp_path / "linked")
     code = OUTSIDE.replace("DOCTOR", repr(str(ROOT / "doctor")), 1)
-    env = os.environ | {"DDP_DOCTOR_COPY": str(copy), "DDP_DOCTOR_FOLDER": str(copy)}
+    env = os.environ | {"DDP_DOCTOR_COPY": str(copy)}
     command = [sys.executable, "-c", code, str(tmp_path / "absolute"), "link"]
     subprocess.run(command, cwd=copy / "copy", env=env, check=True, timeout=60)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["absolute", "linked", "twin"]
     for file, stat in before.items():  # mode, size and the time of the last change, among others
         assert file.stat()[:7] == stat[:7] and file.stat().st_mtime == 10**9
         assert file.read_text() == "kept"
+
+
+def test_the_picture_has_a_bar_per_rank_and_phase(tmp_path, monkeypatch, capsys):
+    ranks = {n: dict.fromkeys([*judge_speed.PHASES, "no core", "step"], 1.0) for n in range(3)}
+    speed.draw(ranks, tmp_path / "bars.png")
+    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(speed, "find_spec", lambda name: None)
+    assert speed.main(SimpleNamespace(picture="bars.png")) == 2
+    assert capsys.readouterr().err == "ddp-doctor: --picture: install matplotlib first\n"
 
 
 # ---------------------------------------------------------------- real runs
@@ -183,12 +203,10 @@ def test_a_command_without_ranks_is_refused_in_one_line(measure):
 )
 def test_an_injected_cost_is_named(measure, key):
     result, said = measure(f"torchrun --standalone --nproc-per-node 2 {SCRIPT} {key}")
-    lines = SCRIPT.read_text().splitlines()
-    (line,) = (n for n, text in enumerate(lines, 1) if text.endswith(f"# {key}"))
     assert result.code == 0 and said["findings"], result
     assert said["findings"][0]["key"] == key, result
-    assert said["findings"][0]["at"].endswith(f"one_cost.py:{line}"), result
-    assert said["steps"]["all"] == 60 and f"[{key}] " in result.out
+    assert said["findings"][0]["at"].endswith(f"one_cost.py:{costs.line_of(key)}"), result
+    assert said["steps"]["all"] == 120 and f"[{key}] " in result.out
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def main():
         return refuse(f"{args.command[0]} cannot be started: {error.strerror}")
     except KeyboardInterrupt:
         return refuse("interrupted before the ranks were started")
-    case.alone = json.loads(Path(args.alone).read_text())["facts"] if args.alone else {}
+    case.alone = args.alone or {}
     found = diagnose(case)
     if args.json:
         Path(args.json).write_text(json.dumps(as_json(case, found), indent=1) + "\n")
@@ -67,6 +67,7 @@ def parse_args():
     parser.add_argument("--limit", type=float, default=900, help="seconds for the command (900)")
     parser.add_argument("--alone", metavar="FILE", help="compare with one rank, a --json file")
     parser.add_argument("--speed", action="store_true", help="where does the time go? (speed.md)")
+    parser.add_argument("--picture", metavar="FILE", help="--speed: draw a bar per rank")
     parser.add_argument("--json", metavar="FILE", help="write the findings to this file, too")
     ignore = {"action": "append", "default": [], "metavar": "KEY"}
     parser.add_argument("--ignore", **ignore, help="leave this finding out: it is meant")
@@ -76,8 +77,11 @@ def parse_args():
         parser.error("a zip file cannot be put on PYTHONPATH for the ranks: unpack it")
     if not args.command:
         parser.error("name a command: ddp-doctor torchrun --nproc-per-node 2 train.py")
-    if args.alone and not os.path.isfile(args.alone):
-        parser.error(f"--alone {args.alone}: no such file")
+    if args.alone:
+        try:
+            args.alone = json.loads(Path(args.alone).read_text())["facts"]
+        except (OSError, ValueError, KeyError, TypeError):
+            parser.error(f"--alone {args.alone}: this is no file that --json has written")
     if unknown := set(args.ignore) - {one.key for one in JUDGES}:
         parser.error(f"--ignore {min(unknown)}: there is no such finding")
     return args

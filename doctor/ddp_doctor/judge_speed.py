@@ -1,9 +1,8 @@
 """What costs time, and in which line: the steps of a run with --speed, and what they show.
 
-A judge yields (seconds per step, key, line, text). A cost leaves out the time without a processor.
+A judge yields (seconds per step, key, line, text). No time without a processor is in any cost.
 """
 
-import os
 from collections import Counter, defaultdict
 from statistics import mean, median
 
@@ -17,24 +16,19 @@ LEAST = 0.001, 0.02  # seconds, and share of a step: what costs less is not name
 
 
 class Step:
-    """Seconds per phase, and those of them in which the rank had no processor (waits)."""
+    """Its seconds by phase, and by part of a phase; and those without a processor (wait)."""
 
-    def __init__(self, step, waited):
+    def __init__(self, step):
         self.__dict__.update(step)
-        self.phases, self.waits, self.places, averages = Counter(), Counter(), Counter(), []
-        self.calls, begin = Counter(tuple(one[:2]) for one in self.laps), self.begin
-        for phase, at, end, delay in self.laps:
-            cost = end - begin - (delay - waited)
-            self.places[phase, at] += cost
-            averages += [cost] if phase == "exposed" else []
-            phase = FORWARD.get(phase, phase)
-            self.phases[phase] += end - begin
-            self.waits[phase] += delay - waited
-            begin, waited = end, delay
-        self.waited, self.early = waited, sum(averages[:-1])
-        self.cost = {p: self.phases[p] - self.waits[p] for p in PHASES}
-        self.work = sum(self.cost[p] for p in WORK)
-        self.time = sum(self.phases[p] for p in PHASES)
+        self.phases, averages = Counter(), []
+        for name, seconds, wait in self.laps:
+            phase = name.split()[0]  # of "collective barrier train.py:9"
+            for key in {name, phase, FORWARD.get(phase, phase)}:
+                self.phases[key] += seconds - wait
+            averages += [seconds - wait] if phase == "exposed" else []
+        self.early, self.wait = sum(averages[:-1]), sum(one[-1] for one in self.laps)
+        self.work = sum(self.phases[p] for p in WORK)
+        self.time = self.wait + sum(self.phases[p] for p in PHASES)
         self.regular = self.n > 3 and not self.new and not self.phases["evaluation"]
 
 
@@ -42,10 +36,9 @@ class Rank:
     """The steps of one rank: {number: Step}."""
 
     def __init__(self, events):
-        self.events, self.steps, waited = {e["kind"]: e for e in events}, {}, 0.0
-        for step in [s for e in events if e["kind"] == "laps" for s in e["steps"]]:
-            self.steps[step["n"]] = one = Step(step, waited)
-            waited = one.waited
+        self.events = {e["kind"]: e for e in events}
+        laps = [step for e in events if e["kind"] == "laps" for step in e["steps"]]
+        self.steps = {step["n"]: Step(step) for step in laps}
         self.number, self.end = self.events["init"]["rank"], self.events.get("end", {})
 
     def hot(self, *phases, others=()):
@@ -58,11 +51,6 @@ class Rank:
                 lines[at] += seconds - (median(rest) if rest else 0)
         line = max(lines, key=lines.get, default="?")
         return line, lines[line] / (lines.total() or 1)
-
-    def place(self, phase):
-        """The line that begins a phase."""
-        places = (key for step in self.steps.values() for key in step.places)
-        return next((at for name, at in places if name == phase), "?")
 
     def total(self, phase):
         return sum(step.phases[phase] for step in self.steps.values())
@@ -77,14 +65,12 @@ class Measured:
         every = [{n for n, s in rank.steps.items() if s.regular} for rank in self.ranks]
         self.common = sorted(set.intersection(*every)) if every else []
         self.rows = [[rank.steps[n] for rank in self.ranks] for n in self.common]
-        self.run, self.kinds, self.fewer = run, {}, 0
-        cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))  # not on a Mac
-        self.cores = len(cores(0))
+        self.run, self.kinds, self.cores = run, {}, twin.CORES
         if self.rows:
             self.zero = self.ranks[0]
             self.wrap = self.zero.events.get("wrap")
-            self.step = median(sum(s.cost.values()) for row in self.rows for s in row)
-            self.waits = median(s.waits.total() for row in self.rows for s in row)
+            self.step = median(s.time - s.wait for row in self.rows for s in row)
+            self.wait = median(s.wait for row in self.rows for s in row)
 
     def typical(self, rank, value):
         return median(value(rank.steps[n]) for n in self.common)
@@ -109,12 +95,9 @@ class Measured:
 
 
 def slow_data(run):
-    costs = [run.typical(rank, lambda s: s.cost["data"]) for rank in run.ranks]
-    rank = run.ranks[costs.index(max(costs))]
-    if max(costs) > 0.1 * run.step:
-        at, share = rank.hot("data")
-        text = f"rank {rank.number} waits for its batch, {share:.0%} of it in this line"
-        yield max(costs), "slow-data", at, text
+    (at, share), cost = run.zero.hot("data"), run.least(lambda s: s.phases["data"])
+    if cost > 0.1 * run.step:
+        yield cost, "slow-data", at, f"all ranks wait for their batch, {share:.0%} of it here"
 
 
 def straggler(run):
@@ -122,8 +105,8 @@ def straggler(run):
         rows = [(row[own], row[:own] + row[own + 1 :]) for row in run.rows]
         more = {}
         for phase in set(WORK) - {"saving"}:
-            rests = [median(s.cost[phase] for s in rest) for _, rest in rows]
-            more[phase] = median(one.cost[phase] - rest for (one, _), rest in zip(rows, rests))
+            rests = [median(s.phases[phase] for s in rest) for _, rest in rows]
+            more[phase] = median(one.phases[phase] - rest for (one, _), rest in zip(rows, rests))
         cost, phase = sum(more.values()), max(more, key=more.get)
         often = mean(one.work > max(s.work for s in rest) for one, rest in rows)
         if often > 0.7 and min(cost, more[phase]) > 0.05 * run.step:
@@ -136,85 +119,79 @@ def communication(run):
     """Exposed communication: too many bytes, so few that it is latency, or too many averages."""
     if not run.wrap:
         return
-    cost, at = run.least(lambda s: s.cost["exposed"]), run.zero.place("exposed")
+    cost, size = run.least(lambda s: s.phases["exposed"]), run.wrap["bytes"]
     early = run.least(lambda s: s.early if s.synced == s.passes and not s.others else 0)
-    size = run.wrap["bytes"]
-    text = f"{size:,} bytes are averaged after the last gradient"
+    (at, _), text = run.zero.hot("exposed"), f"{size:,} bytes are averaged after the last gradient"
     if early > 0.5 * cost > 0:
         passes = run.typical(run.zero, lambda s: s.passes)
         text = f"DDP averages in each of {passes:.0f} passes of a step: no_sync() for all but one"
         yield early, "each-pass-synced", at, text
-    elif cost > max(0.2 * run.step, run.waits):  # gloo's threads wait for processors, too
+    elif cost > max(0.2 * run.step, run.wait):  # gloo's threads wait for processors, too
         few = f"{text}: so few that it is latency, which each step pays whatever its batch is"
         yield cost, *(("small-batch", at, few) if size < FEW else ("exposed", at, text))
 
 
 def collectives(run):
-    for key in {place for row in run.rows for place in row[0].places if place[0] == "collective"}:
-        calls, (name, _, at) = median(row[0].calls[key] for row in run.rows), key[1].partition(" ")
-        cost = median(min(s.places[key] for s in row) for row in run.rows)
-        moved = run.typical(run.zero, lambda s: s.moved)
-        if calls >= 1:
-            text = f"{name}, {calls:.0f} time(s) in each step"
-            again = run.wrap and name == "all_reduce" and moved >= 0.9 * run.wrap["bytes"]
-            again = again and run.typical(run.zero, lambda s: s.synced)
-            text += f": {moved:,.0f} bytes after DDP has averaged its gradients" if again else ""
-            yield cost, "averaged-twice" if again else "own-collectives-per-step", at, text
+    moved = run.typical(run.zero, lambda s: s.synced and s.moved)
+    whole = run.wrap and moved >= 0.9 * run.wrap["bytes"]
+    for key in {key for row in run.rows for key in row[0].phases if key.startswith("collective ")}:
+        _, name, at = key.split(" ", 2)
+        again = whole and name == "all_reduce"
+        text = f"{name} in each step"
+        text += f": {moved:,.0f} bytes after DDP has averaged its gradients" if again else ""
+        cost = run.least(lambda s, key=key: s.phases[key])
+        yield cost, "averaged-twice" if again else "own-collectives-per-step", at, text
 
 
-def rank_zero(run):
-    """Where ranks meet between regular steps: how long do the others wait for rank 0?"""
-    total, parts = 0.0, Counter()
-    for n in run.zero.steps if len(run.ranks) > 1 else ():
-        rows = [rank.steps[n] for rank in run.ranks if n in rank.steps]
-        if n > 3 and n not in run.common and len(rows) == len(run.ranks):
-            own, *waits = [s.phases["collective"] + s.phases["exposed"] for s in rows]
-            total += max(0.0, median(waits) - own)
-            for phase in ("evaluation", "saving", "own"):
-                parts[phase] += rows[0].phases[phase] - median(s.phases[phase] for s in rows[1:])
-    phase = max(parts, key=parts.get, default="own")
-    if min(total, parts[phase]) > 0.05 * sum(s.time for s in run.zero.steps.values()):
-        text = f"the others wait {total:.1f} s in all for rank 0, which is in {phase}"
-        yield total / len(run.zero.steps), "rank-0-works-alone", run.zero.hot(phase)[0], text
+def pauses(run):
+    """Evaluation, saving, and what the others wait for while rank 0 does it between steps."""
+    steps, saving = run.zero.steps, run.zero.total("saving")
+    training = sum(step.time for step in steps.values()) - saving
+    often = sum(step.phases["saving"] > 0 for step in steps.values()) > 5
+    evaluation = min(rank.total("evaluation") for rank in run.ranks)
+    spent = [("evaluation-share", "evaluation", evaluation, 0.5)]
+    spent += [("saving-share", "saving", often * saving, 0.05)]
+    odd = [n for n in steps if n > 3 and n not in run.common]
 
+    def more(*phases):  # on rank 0 than on the others
+        rows = [[s.phases for n, s in rank.steps.items() if n in odd] for rank in run.ranks]
+        zero, *rest = [sum(row[p] for row in own for p in phases) for own in rows]
+        return zero - median(rest or [zero])
 
-def shares(run):
-    steps = run.zero.steps.values()
-    saving, training = run.zero.total("saving"), sum(step.time for step in steps)
-    evaluation = min(rank.total("evaluation") for rank in run.ranks)  # rank 0 alone: rank_zero()
-    often = sum(step.phases["saving"] > 0 for step in steps) > 5
-    spent = {"evaluation": (evaluation, 0.5), "saving": (often * saving, 0.05)}
-    for phase, (total, most) in spent.items():
-        if total > most * (training - saving):
-            at = run.zero.place(phase) if phase == "saving" else run.zero.hot(phase)[0]
-            text = f"{total:.1f} s in all, next to {training - saving:.1f} s of training"
-            yield total / len(steps), f"{phase}-share", at, text
+    for phase in ("evaluation", "saving", "own"):
+        total = min(more(phase), -more("collective", "exposed"))
+        spent.append(("rank-0-works-alone", phase, total, 0.05))
+    for key, phase, total, most in spent:
+        if total > most * training:
+            text = f"{total:.1f} s in all in {phase}, next to {training:.1f} s of training"
+            yield total / len(steps), key, run.zero.hot(phase)[0], text
 
 
 def own_code(run):
     at, share = run.zero.hot("own")
-    cost = share * run.least(lambda s: s.cost["own"])
+    cost = share * run.least(lambda s: s.phases["own"])
     if cost > 0.05 * run.step:
         yield cost, "own-code", at, "the script's own code in the loop, on all ranks"
 
 
 def unused(run):
-    if run.wrap and run.wrap["find_unused"] and run.zero.end.get("gradients") == run.wrap["count"]:
-        cost = run.least(lambda s: sum(v for (p, _), v in s.places.items() if p == "search"))
-        text = "find_unused_parameters is on, and in the first steps every parameter had a gradient"
+    passes = sum(step.passes for step in run.zero.steps.values())
+    all_used = run.wrap and run.zero.end.get("gradients") == passes * run.wrap["count"]
+    if all_used and run.wrap["find_unused"]:
+        cost = run.least(lambda s: s.phases["search"])
+        text = "find_unused_parameters is on, and every parameter had a gradient in each pass"
         yield cost, "unused-search", run.wrap["at"], text
 
 
 def threads(run):
     if "threads" in run.kinds:
         fewer, usual = (median(t for t, _ in run.kinds[kind]) for kind in ("threads", "with"))
-        text = f"{run.zero.end['threads']} threads per rank, and {run.cores} cores for all; with "
-        text += f"{run.fewer} each, a step of the twin takes so much less"
+        text = f"{run.zero.end['threads']} threads per rank, and {run.cores} cores for all ranks"
         yield usual - fewer, "too-many-threads", run.zero.events["init"]["at"], text
 
 
-JUDGES = [slow_data, straggler, communication, collectives, rank_zero, shares, own_code]
-JUDGES += [unused, threads]
+JUDGES = [slow_data, straggler, communication, collectives, pauses, own_code, unused]
+JUDGES += [threads]
 
 
 def findings(run):

@@ -12,6 +12,7 @@ import textwrap
 import time
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from math import log
 from pathlib import Path
 from statistics import median, quantiles
@@ -19,13 +20,18 @@ from statistics import median, quantiles
 from . import launch, twin
 from .judge_speed import PHASES, Measured, findings
 
-FILES = 20_000  # of the folder, at most, for a twin
 FEWEST = 10  # regular steps
 SPREAD = 0.15  # of the efficiency: rounds that differ by more say nothing
+# Okabe and Ito's: the phases that compare.py draws, too, have the same colours there.
+COLORS = "#999999 #56B4E9 #0072B2 #D55E00 #E69F00 #CC79A7 #F0E442 #009E73 #DDDDDD".split()
+COLORS = dict(zip((*PHASES, "no core"), COLORS))
 
 
 def main(args):
     """Measure the command of the arguments -> the exit code: 2 if it failed or was too short."""
+    if args.picture and not find_spec("matplotlib"):
+        print("ddp-doctor: --picture: install matplotlib first", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory(prefix="ddp-doctor-twin-") as folder:
         folder = os.path.realpath(folder)
         linked = link_files(os.path.join(folder, "copy"))  # now: the script may add files
@@ -36,37 +42,30 @@ def main(args):
             seen = f"{len(run.ranks)} rank(s), {len(run.common)} regular steps of all of them"
             print(f"ddp-doctor: too little to measure: {seen}", file=sys.stderr)
             return 2
-        if len(run.ranks) > 1 and linked and sys.platform == "linux":
+        if len(run.ranks) > 1 and linked:
             run_twin(args, run, folder)
-    facts = as_json(run, begun)
+    facts = as_json(run)
     show(run, facts)
     if args.json:
         Path(args.json).write_text(json.dumps(facts, indent=1) + "\n")
+    if args.picture:
+        draw(facts["ranks"], args.picture)
     return 2 if run.run.code or run.run.end else 0
 
 
 def link_files(copy):
-    """Make the twin's copy of this folder, of links to its files -> are they few enough?"""
-    places = list(os.walk("."))  # before the copy is made: it may be in this folder
-    if sum(len(files) for _, _, files in places) > FILES:
-        return False
-    for place, folders, files in places:
-        os.makedirs(os.path.join(copy, place))
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        for name in files + links:
-            name = os.path.join(place, name)
-            os.symlink(os.path.realpath(name), os.path.join(copy, name))
-    return True
+    """Make the twin's copy of this folder, of links to its files -> was there time for it?"""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = ["cp", "-rs", os.getcwd(), copy]
+        subprocess.run(command, stderr=subprocess.DEVNULL, timeout=20)
+        return sys.platform == "linux" and os.path.isdir(copy)
+    return False
 
 
 def run_twin(args, run, folder):
     """The same command in the copy: run.kinds gets the times of its blocks."""
-    share = max(1, run.cores // len(run.ranks))
-    run.fewer = share if run.zero.end.get("threads", 1) > share else 0
-    kinds = 4 if run.fewer else 3
-    size = max(3, min(10, (len(run.zero.steps) - twin.WARM) // (twin.ROUNDS * kinds)))
-    env = {"TWIN": size, "THREADS": run.fewer, "COPY": folder}
-    env = {f"DDP_DOCTOR_{name}": str(value) for name, value in env.items()}
+    size = max(3, min(10, (len(run.zero.steps) - twin.WARM) // (twin.ROUNDS * 4)))
+    env = {"DDP_DOCTOR_TWIN": str(size), "DDP_DOCTOR_COPY": folder}
     env |= {"TMPDIR": folder, "WANDB_MODE": "disabled"}
     copy, fence = os.path.join(folder, "copy"), partial(twin.fence, folder, "/dev")
     limit = min(args.limit, 60 + 6 * run.seconds)
@@ -105,17 +104,17 @@ def predict(run, parts, more):
     return low + turns, high + turns
 
 
-def as_json(run, begun):
+def as_json(run):
     """All that was measured, in milliseconds and, of the command, seconds."""
-    table, steps = {}, run.zero.steps
+    table, steps = {}, run.zero.steps.values()
     for rank in run.ranks:
         row = {p: run.typical(rank, lambda s, p=p: s.phases[p]) for p in PHASES}
+        row["no core"] = run.typical(rank, lambda s: s.wait)
         row["step"] = run.typical(rank, lambda s: s.time)
-        row["no core"] = run.typical(rank, lambda s: s.waits.total())
         table[rank.number] = {name: round(1000 * value, 2) for name, value in row.items()}
-    spent = {"start-up": steps[1].begin + steps[1].phases["start-up"] - begun}
-    spent |= {p: sum(s.phases[p] for s in steps.values()) for p in ("evaluation", "saving")}
-    spent["training"] = sum(s.time for s in steps.values()) - spent["saving"]
+    spent = {p: run.zero.total(p) for p in ("evaluation", "saving")}
+    spent["training"] = sum(s.time for s in steps) - spent["saving"]
+    spent["start-up and end"] = run.seconds - sum(spent.values())
     parts, shares = split(run)
     more = 2 * len(run.ranks)
     names = ("ms", "key", "at", "seen")
@@ -134,17 +133,15 @@ def as_json(run, begun):
 def show(run, facts):
     """Print what as_json returned."""
     command, steps, ranks = facts["command"], facts["steps"], facts["ranks"]
-    names = ("start-up", "training", "evaluation", "saving")
+    names = ("start-up and end", "training", "evaluation", "saving")
     spent = ", ".join(f"{name} {command[name]:.1f}" for name in names)
     ended = "took" if run.run.code == 0 else f"failed ({run.run.end or run.run.code}) after"
     print(f"\nThe command {ended} {command['seconds']:.1f} s: {spent}.")
     print(f"Medians of the {steps['regular']} regular steps of {steps['all']}:\n")
-    shown = [name for name in (*PHASES, "step", "no core") if any(r[name] for r in ranks.values())]
+    shown = [name for name in ranks[0] if any(row[name] for row in ranks.values())]
     print("ms per step" + "".join(f"{name:>11}" for name in shown))
     for number, row in ranks.items():
         print(f"rank {number:<6}" + "".join(f"{row[name]:11.2f}" for name in shown))
-    if run.waits > 0.05 * run.step:
-        wrapped("Ranks waited for a processor (no core). The costs below leave that out.")
     show_twin(facts)
     for one in facts["findings"]:
         share = one["ms"] / steps["ms"]
@@ -172,3 +169,20 @@ def show_twin(facts):
 
 def wrapped(text):
     print("\n" + textwrap.fill(text, 100))
+
+
+def draw(ranks, path):
+    """A bar per rank: the phases of a step."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.5 + 0.4 * len(ranks)), layout="constrained")
+    axes, ends = figure.subplots(), [0.0] * len(ranks)
+    for phase, color in COLORS.items():
+        widths = [row[phase] for row in ranks.values()]
+        if any(widths):
+            axes.barh([f"rank {n}" for n in ranks], widths, 0.6, ends, color=color, label=phase)
+        ends = [end + width for end, width in zip(ends, widths)]
+    axes.set(xlabel="milliseconds of a step", ylim=(len(ranks) - 0.4, -0.6))
+    figure.legend(loc="outside upper left", ncols=len(COLORS), columnspacing=1, frameon=False)
+    figure.savefig(path, dpi=200)
+    print(f"\npicture: {path}")

@@ -1,22 +1,27 @@
 """The twin: the command once more, in a copy of its folder, with blocks of steps of several kinds.
 
 "with" and "without" communication, and "alone": each rank in turn, while the others wait. Landlock
-(Linux 5.13) lets its processes write below COPY only. What the script writes elsewhere goes to a
-folder there.
+(Linux 5.13) lets its processes write below the copy only. What is refused is left out.
 """
 
 import builtins
 import ctypes
 import io
 import os
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 
 from .record import State
 
+# The processors of this machine that we may use; a Mac does not say which.
+CORES = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
 WARM = 8  # steps before the first block; a collective in nearly all of them is one per step
 ROUNDS = 8  # blocks of each kind: then there are enough
 ALIKE = "all_reduce reduce broadcast barrier broadcast_object_list".split()  # need no other rank
-COPY = os.environ.get("DDP_DOCTOR_COPY")  # its folder "copy" has links to the script's files
+COPY = os.environ.get("DDP_DOCTOR_COPY")  # the folder in which the twin may write
+# What os does to files, and what of it no fence stops: it is done below COPY only.
+CHANGES = "rename replace remove unlink mkdir rmdir link symlink".split()
+MARKS = "chmod fchmod chown fchown lchown utime truncate setxattr removexattr".split()
 
 
 class Twin(State):
@@ -24,12 +29,12 @@ class Twin(State):
 
     def reset(self):
         self.size = int(os.environ.get("DDP_DOCTOR_TWIN", 0))  # steps of a block; 0: no twin
-        self.threads = int(os.environ.get("DDP_DOCTOR_THREADS", 0))  # of a rank, to try; 0: none
-        self.kinds = ["with", "without", "alone"] + ["threads"] * bool(self.threads)
-        self.kind, self.seen = "with", {}
+        self.kinds = ["with", "without", "alone"]  # and "threads", with fewer of them
+        self.kind, self.seen = "with", defaultdict(set)
 
 
 TWIN = Twin()
+REFUSED = (OSError, RuntimeError) if TWIN.size else ()  # what torch.save raises at the fence
 
 
 @contextmanager
@@ -42,12 +47,12 @@ def muted(ddp):
     ddp.require_backward_grad_sync = before
 
 
-def left_out(name, at, n, in_step):
+def left_out(call, n, in_loop):
     """Is this collective one of every step, in a block without communication?"""
-    if TWIN.size and in_step and n < WARM:
-        TWIN.seen[name, at] = TWIN.seen.get((name, at), 0) + 1
-    every = TWIN.seen.get((name, at), 0) >= WARM - 2 and name in ALIKE
-    if in_step and every and TWIN.kind not in ("with", "threads"):
+    if TWIN.size and in_loop and n < WARM:
+        TWIN.seen[call].add(n)
+    every = len(TWIN.seen[call]) >= WARM - 2 and call.split()[1] in ALIKE
+    if in_loop and every and TWIN.kind not in ("with", "threads"):
         return True
     end_turn()  # no other rank waits for its turn while this one waits here
     return False
@@ -62,14 +67,15 @@ def between(n, flush):
         return
     end_turn()
     if n == WARM:
-        TWIN.usual = torch.get_num_threads()
+        share = max(1, CORES // torch.distributed.get_world_size())
+        TWIN.threads = {"threads": share, "with": torch.get_num_threads()}
+        TWIN.kinds += ["threads"] * (TWIN.threads["with"] > share)
     if block == ROUNDS * len(TWIN.kinds):
         flush()
         wait(1)
         os._exit(0)
     TWIN.kind = TWIN.kinds[block % len(TWIN.kinds)]
-    if TWIN.threads:
-        torch.set_num_threads(TWIN.threads if TWIN.kind == "threads" else TWIN.usual)
+    torch.set_num_threads(TWIN.threads.get(TWIN.kind, TWIN.threads["with"]))
     if TWIN.kind == "alone":
         wait(torch.distributed.get_rank())
 
@@ -117,37 +123,38 @@ def fence(*folders):
     call(446, rules, 0)
 
 
-def inside(path, writes=True):
-    """A path, or the one below COPY that stands for it."""
-    if not COPY or not isinstance(path, (str, bytes, os.PathLike)):
-        return path
-    real = os.path.realpath(os.fsdecode(path))
-    if real.startswith((COPY, os.environ["DDP_DOCTOR_FOLDER"], "/dev/", "/proc/")):
-        return path
-    inner = os.path.join(COPY, "outside", real.lstrip("/"))
-    if writes:
-        os.makedirs(os.path.dirname(inner), exist_ok=True)
-    return inner if writes or os.path.exists(inner) else path
-
-
-def redirect():
-    """In each Python process of the twin, so that a script which saves elsewhere goes on."""
+def go_on():
+    """In each Python process of the twin: a write that the fence refuses does nothing."""
 
     def opened(original):
         def instead(file, mode="r", *args, **kwargs):
-            writes = mode & os.O_CREAT if isinstance(mode, int) else set(mode) & set("wxa")
-            return original(inside(file, writes), mode, *args, **kwargs)
+            try:
+                return original(file, mode, *args, **kwargs)
+            except OSError:
+                flags = isinstance(mode, int)
+                if not (mode & (os.O_WRONLY | os.O_RDWR) if flags else set(mode) & set("wxa+")):
+                    raise
+                mode = os.O_RDWR if flags else mode.replace("x", "w")
+                return original(os.devnull, mode, *args, **kwargs)
 
         return instead
 
     def changed(original):
         def instead(*args, **kwargs):
-            with suppress(FileNotFoundError):  # of the script's folder
-                return original(*map(inside, args), **kwargs)
+            with suppress(PermissionError, FileNotFoundError):
+                return original(*args, **kwargs)
+
+        return instead
+
+    def marked(original):
+        def instead(path, *args, **kwargs):
+            real = os.path.realpath("/" if isinstance(path, int) else path)
+            if real.startswith(COPY):
+                return original(path, *args, **kwargs)
 
         return instead
 
     builtins.open = io.open = opened(io.open)
-    os.open = opened(os.open)
-    for name in "rename replace remove unlink mkdir rmdir chmod utime truncate".split():
-        setattr(os, name, changed(getattr(os, name)))
+    for around, names in {opened: ["open"], changed: CHANGES, marked: MARKS}.items():
+        for name in names:
+            setattr(os, name, around(getattr(os, name)))

@@ -1,24 +1,23 @@
 """Where the time of each step goes, in each rank of a run with --speed.
 
-A step is a list of laps without gaps: the phase, its line, when it ended, and for how long the
-process had waited for a processor by then. A step ends with the first optimizer's step. Nothing is
-read from a GPU in a step: there a lap ends with an event, which is read after a hundred steps.
+A step is a list of laps without gaps: the phase, when it ended, and for how long of it the process
+waited for a processor. A step ends with the first optimizer's step. Nothing is read from a
+GPU in a step: there a lap ends with an event, which is read after a hundred steps.
 """
 
 import atexit
-import functools
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from . import record, twin
 from .record import OUT, State, after, before, is_rank, is_script, place, quietly, site, write
 from .watch import COLLECTIVES, started_by_rank, watch
 
-EARLY = 5  # steps in which every gradient is noted
 NEW_STEP = {"passes": 0, "synced": 0, "moved": 0, "others": 0, "new": False}
 
 
@@ -26,14 +25,13 @@ class Speed(State):
     """What this rank is in, and the step that is being made."""
 
     def reset(self):
-        self.stack = [("start-up", "?")]  # (phase, line), from the outside in
+        self.stack = ["start-up"]  # the phases, from the outside in
         self.laps, self.steps, self.step, self.n = [], [], dict(NEW_STEP), 0
         self.last = self.looked = time.perf_counter()
         self.file, self.waited, self.cpu = None, 0.0, 0.0  # /proc's times of this thread
         self.thread, self.stream, self.optimizer = threading.get_ident(), None, None
-        self.hooks, self.lasts, self.fired, self.passes = {}, set(), 0, 0
-        self.ready = self.latest = self.ddp = None  # when the last gradient came, and whose
-        self.syncs, self.hot = False, Counter()
+        self.ddp, self.syncs = None, False  # will the next pass average?
+        self.gradients, self.hot = 0, Counter()
 
 
 SPEED = Speed()
@@ -47,7 +45,7 @@ def install():
         return
     also = "torch.distributed.distributed_c10d"
     for name in COLLECTIVES:
-        around = functools.partial(around_collective, name)
+        around = partial(around_collective, name)
         quietly(watch, f"torch.distributed {name}", around, also)
     quietly(watch, "torch.distributed init_process_group", around_init, also, every=True)
     for target, around in WATCHED.items():
@@ -75,25 +73,24 @@ def seconds(moment):
     return SPEED.origin[0] + SPEED.origin[1].elapsed_time(moment) / 1000
 
 
-def lap(until=None):
+def lap():
     """The time since the last lap belongs to what is on top of the stack."""
-    moment = until or now()
+    moment, waited = now(), SPEED.waited
     if SPEED.file and SPEED.stream is None and moment - SPEED.looked > 1e-3:  # it costs 17 us
         SPEED.waited = int(os.pread(SPEED.file, 64, 0).split()[1]) / 1e9
     SPEED.looked = moment
-    SPEED.laps.append([*SPEED.stack[-1], moment, SPEED.waited])
+    SPEED.laps.append([SPEED.stack[-1], moment, SPEED.waited - waited])
 
 
 @contextmanager
-def phase(name, at=None):
+def phase(name):
     """What runs inside belongs to this phase, unless it is part of a collective."""
-    if threading.get_ident() != SPEED.thread or SPEED.stack[-1][0] == "collective":
+    if threading.get_ident() != SPEED.thread or SPEED.stack[-1].startswith("collective"):
         yield
         return
-    below = SPEED.stack[0][0] == "evaluation" and name in ("data", "forward", "search")
-    at = at or quietly(site)
+    below = SPEED.stack[0] == "evaluation" and name in ("data", "forward", "search")
     lap()
-    SPEED.stack.append(("evaluation" if below else name, at))
+    SPEED.stack.append("evaluation" if below else name)
     try:
         yield
     finally:
@@ -103,9 +100,9 @@ def phase(name, at=None):
 
 def region(name):
     """What is below all phases: start-up, own (the script's loop), loss or evaluation."""
-    if SPEED.stack[0][0] != name and (SPEED.n or name != "evaluation"):
+    if SPEED.stack[0] != name and (SPEED.n or name != "evaluation"):
         lap()
-        SPEED.stack[0] = (name, site())
+        SPEED.stack[0] = name
 
 
 def look():
@@ -113,7 +110,7 @@ def look():
     last = time.perf_counter()
     while not OUT.ended:
         time.sleep(0.02)
-        frame, name = sys._current_frames().get(SPEED.thread), SPEED.stack[-1][0]
+        frame, name = sys._current_frames().get(SPEED.thread), SPEED.stack[-1]
         last, since = time.perf_counter(), time.perf_counter() - last
         while frame and not is_script(frame.f_code.co_filename):
             frame = frame.f_back
@@ -121,18 +118,14 @@ def look():
             SPEED.hot[f"{name} {place(frame)}"] += since
 
 
-def timed(name, note=lambda *_: None):
-    """Around a function: which phase is it?"""
-
-    def around(original, *args, **kwargs):
-        quietly(note, *args)
-        with phase(name):
-            return original(*args, **kwargs)
-
-    return around
-
-
 # ---------------------------------------------------------------- what is watched
+
+
+def around_call(name, original, *args, **kwargs):
+    """A call that is a phase by itself."""
+    SPEED.step["new"] |= name == "data"  # iter(loader): an epoch begins
+    with phase(name), suppress(*twin.REFUSED if name == "saving" else ()):
+        return original(*args, **kwargs)
 
 
 def around_init(original, *args, **kwargs):
@@ -142,9 +135,9 @@ def around_init(original, *args, **kwargs):
 
     OUT.forked, SPEED.thread = False, threading.get_ident()
     result = original(*args, **kwargs)
-    if os.path.exists("/proc/thread-self/schedstat"):
+    with suppress(OSError):
         SPEED.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-    quietly(write, "init", rank=dist.get_rank(), world=dist.get_world_size(), at=site())
+    quietly(write, "init", rank=dist.get_rank(), at=site())
     util.Finalize(None, goodbye, exitpriority=0)  # a forked rank does not run atexit
     threading.Thread(target=look, daemon=True).start()
     return result
@@ -157,33 +150,35 @@ def note_ddp(_, ddp, *args, **kwargs):
     if reduced[0].is_cuda and SPEED.stream is None:
         SPEED.stream, SPEED.event = torch.cuda.current_stream(), torch.cuda.Event
         SPEED.origin = time.perf_counter(), now()
-    SPEED.hooks |= {id(p): p.register_post_accumulate_grad_hook(note_gradient) for p in reduced}
+    SPEED.engine = torch.autograd.Variable._execution_engine
     SPEED.ddp, size = ddp, sum(p.numel() * p.element_size() for p in reduced)
-    unused = ddp.find_unused_parameters
-    gpu = SPEED.stream is not None
+    for parameter in reduced:
+        parameter.register_post_accumulate_grad_hook(note_gradient)
+    unused, gpu = ddp.find_unused_parameters, SPEED.stream is not None
     write("wrap", at=site(), bytes=size, find_unused=unused, count=len(reduced), gpu=gpu)
 
 
-def note_gradient(parameter):
-    """DDP's hook comes next: after the last gradient backward() only waits for other ranks."""
-    SPEED.ready, SPEED.latest = now(), id(parameter)
-    SPEED.fired += SPEED.n < EARLY
+def note_gradient(_):
+    """A pass ends with the engine's callbacks, in their order: ours comes before DDP's."""
+    SPEED.gradients += 1
+    if SPEED.syncs:
+        SPEED.syncs = False
+        SPEED.engine.queue_callback(note_ready)
 
 
-def around_backward(original, tensors, *args, **kwargs):
+def note_ready():
+    """All gradients are there: backward() only waits for other ranks."""
+    lap()
+    SPEED.stack[-1] = "exposed"
+
+
+def around_backward(original, *args, **kwargs):
     region("own")
-    SPEED.ready, syncs, SPEED.syncs = None, SPEED.syncs, False
     SPEED.step["passes"] += 1
-    SPEED.step["synced"] += syncs
-    SPEED.passes += SPEED.n < EARLY
+    SPEED.step["synced"] += SPEED.syncs
     with phase("backward"):
-        result = original(tensors, *args, **kwargs)
-        if SPEED.ready is not None and syncs:
-            lap(SPEED.ready)
-            SPEED.stack[-1] = ("exposed", SPEED.stack[-1][1])
-            SPEED.lasts.add(SPEED.latest)
-    for key in SPEED.hooks.keys() - SPEED.lasts if SPEED.n == EARLY else ():  # never the last
-        SPEED.hooks.pop(key).remove()
+        result = original(*args, **kwargs)
+    SPEED.syncs = False
     return result
 
 
@@ -203,7 +198,6 @@ def around_forward(original, ddp, *args, **kwargs):
 def around_next(original, *args):
     import torch
 
-    quietly(region, SPEED.stack[0][0] if torch.is_grad_enabled() else "evaluation")
     with phase("data"):
         batch = original(*args)
     if SPEED.ddp is None and torch.is_grad_enabled():  # the model is not seen
@@ -214,22 +208,22 @@ def around_next(original, *args):
 def around_collective(name, original, *args, **kwargs):
     import torch
 
-    if SPEED.stack[-1][0] in ("collective", "pause"):  # a part of another call, or the twin's
+    if SPEED.stack[-1].startswith(("collective", "pause")):  # a part of a call, or the twin's
         return original(*args, **kwargs)
-    at, in_step = quietly(site), SPEED.step["passes"] > 0 and SPEED.stack[0][0] != "evaluation"
-    if in_step:
-        tensors = [v for v in [*args, *kwargs.values()] if torch.is_tensor(v)]
+    name, tensors = f"collective {name} {quietly(site)}", filter(torch.is_tensor, args)
+    if SPEED.step["passes"]:
         SPEED.step["moved"] += sum(t.numel() * t.element_size() for t in tensors)
-    if twin.left_out(name, at, SPEED.n, in_step and not kwargs.get("async_op")):
+    in_loop = SPEED.stack[0] != "evaluation" and not kwargs.get("async_op")
+    if twin.left_out(name, SPEED.n, in_loop):
         return None
-    with phase("collective", f"{name} {at}"):
+    with phase(name):
         return original(*args, **kwargs)
 
 
 def begin_optimizer():
     if is_rank():
         lap()
-        SPEED.stack.append(("optimizer", site()))
+        SPEED.stack.append("optimizer")
 
 
 def end_step(optimizer):
@@ -242,7 +236,6 @@ def end_step(optimizer):
     if id(optimizer) != SPEED.optimizer or not SPEED.step["passes"]:
         SPEED.step["others"] += 1  # a GAN's second optimizer
         return
-    SPEED.n += 1
     close_step()
     if twin.TWIN.size:
         with phase("pause"):
@@ -252,17 +245,17 @@ def end_step(optimizer):
 
 
 def close_step():
-    cpu = time.process_time()
-    step = {"n": SPEED.n, "begin": SPEED.last, "laps": SPEED.laps, "kind": twin.TWIN.kind}
-    SPEED.steps.append({**step, **SPEED.step, "cpu": cpu - SPEED.cpu})
-    SPEED.last, SPEED.laps, SPEED.step, SPEED.cpu = SPEED.laps[-1][2], [], dict(NEW_STEP), cpu
+    SPEED.n, cpu = SPEED.n + 1, time.process_time()
+    step = {"n": SPEED.n, "laps": SPEED.laps, "kind": twin.TWIN.kind, "cpu": cpu - SPEED.cpu}
+    SPEED.steps.append(step | SPEED.step)
+    SPEED.laps, SPEED.step, SPEED.cpu = [], dict(NEW_STEP), cpu
 
 
 def flush():
-    """Write down the steps so far. On a GPU, wait until it has come to their end."""
-    for step in SPEED.steps:
-        step["begin"] = seconds(step["begin"])
-        step["laps"] = [[*one[:2], seconds(one[2]), one[3]] for one in step["laps"]]
+    """Write down the steps so far, in seconds. On a GPU, wait until it has come to their end."""
+    for one in [one for step in SPEED.steps for one in step["laps"]]:
+        end = seconds(one[1])
+        one[1], SPEED.last = end - SPEED.last, end
     write("laps", steps=SPEED.steps)
     SPEED.steps = []
 
@@ -276,30 +269,25 @@ def goodbye(group=None):
     OUT.ended = True
     quietly(twin.end_turn)
     lap()
-    SPEED.n, SPEED.step["new"] = SPEED.n + 1, True
+    SPEED.step["new"] = True
     quietly(close_step)
     quietly(flush)
-    every = SPEED.passes and SPEED.fired / SPEED.passes  # gradients per pass
-    quietly(write, "end", hot=SPEED.hot, threads=torch.get_num_threads(), gradients=every)
+    counts = {"threads": torch.get_num_threads(), "gradients": SPEED.gradients}
+    quietly(write, "end", hot=SPEED.hot, **counts)
     SPEED.ddp = None  # gloo's threads end with it
-
-
-def around_save(original, obj, f, *args, **kwargs):
-    with phase("saving"):
-        return original(obj, twin.inside(f), *args, **kwargs)
 
 
 DDP, LOADER = "torch.nn.parallel:DistributedDataParallel", "torch.utils.data:DataLoader"
 WATCHED = {
     f"{DDP} _ddp_init_helper": after(note_ddp),
     f"{DDP} forward": around_forward,
-    f"{DDP} _post_forward": timed("search"),
+    f"{DDP} _post_forward": partial(around_call, "search"),
     "torch.autograd backward": around_backward,
     "torch.utils.data.dataloader:_BaseDataLoaderIter __next__": around_next,
-    f"{LOADER} __iter__": timed("data", lambda *_: SPEED.step.update(new=True)),
+    f"{LOADER} __iter__": partial(around_call, "data"),
     "torch.nn:Module train": before(lambda _, mode=True: mode and SPEED.n and region("own")),
     "torch.nn:Module eval": before(lambda _: region("evaluation")),
-    "torch.distributed:Work wait": functools.partial(around_collective, "wait"),
+    "torch.distributed:Work wait": partial(around_collective, "wait"),
     "torch.distributed destroy_process_group": before(goodbye),
-    "torch save": around_save,
+    "torch save": partial(around_call, "saving"),
 }

@@ -1,8 +1,10 @@
 """Trains on two ranks with one cost on purpose: torchrun ... one_cost.py KEY [FILE]
 
-The line of the cost ends with its key. Steps compute for 20 ms, so that load does not hide a cost.
+The line of a cost ends with its key. With COST=0 the script does the same without the cost. Most
+steps sleep for 20 ms instead of computing, so that load does not hide a cost.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -13,63 +15,102 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-COST = sys.argv[1]
+KEY = sys.argv[1]
+COST = KEY if os.environ.get("COST") != "0" else "none"
+WIDE = KEY in ("wide", "exposed", "averaged-twice")  # 4.7 MB of gradients
+PASSES = 4 if KEY in ("each-pass-synced", "no_sync") else 1
+STEPS, SLEEP = 120, 0.05
 
 
 class Data(TensorDataset):
     def __getitems__(self, indices):
         if COST == "slow-data":
-            time.sleep(0.2)  # slow-data
+            time.sleep(SLEEP)  # slow-data
         return [self[i] for i in indices]
 
 
 class Model(torch.nn.Linear):
     def forward(self, x):
         time.sleep(0.02 * self.training)
-        return super().forward(x)
-
-
-def main():
-    dist.init_process_group("cpu:gloo,cuda:gloo")
-    rank, device = dist.get_rank(), "cuda" if torch.cuda.is_available() else "cpu"
-    torch.manual_seed(0)
-    dataset = Data(torch.randn(240, 8), torch.arange(240) % 2)
-    loader = DataLoader(dataset, batch_size=4)
-    ddp_model = DistributedDataParallel(Model(8, 2).to(device))
-    optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1)
-    for x, y in loader:
-        if COST == "straggler" and rank == 1:
-            time.sleep(0.2)  # straggler
-        loss = F.cross_entropy(ddp_model(x.to(device)), y.to(device))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if COST == "own-code":
-            time.sleep(0.2)  # own-code
-        if COST == "saving-share":
-            torch.save(Slow(), f"slow{rank}.pt")  # saving-share
-    if COST == "rank-0-works-alone":
-        ddp_model.eval()
-        for _ in range(20 if rank == 0 else 0):
-            time.sleep(0.2)  # rank-0-works-alone
-        dist.barrier()
-    if rank == 0 and len(sys.argv) > 2:
-        save(ddp_model.module.state_dict(), sys.argv[2])
-    del ddp_model
-    dist.destroy_process_group()
+        y = super().forward(x)[:, :2]
+        for _ in range(5_000 if KEY == "unused-search" else 0):
+            y = y + 0
+        if KEY == "too-many-threads":
+            torch.randn(2000, 200) @ torch.randn(200, 2000)
+        return y
 
 
 class Slow:
     def __reduce__(self):
-        time.sleep(0.2)
+        time.sleep(SLEEP)  # saving-share
         return int, ()
+
+
+def late(_, bucket):
+    """DDP's average on a network with a latency of 50 ms."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return work.then(lambda future: [time.sleep(SLEEP), future.value()[0] / 2][1])
+
+
+def main():
+    dist.init_process_group("cpu:gloo,cuda:gloo")  # too-many-threads
+    rank, device = dist.get_rank(), "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    torch.set_num_threads(8 if COST == "too-many-threads" else 1)
+    dataset = Data(torch.randn(4 * STEPS, 8), torch.arange(4 * STEPS) % 2)
+    model, search = Model(8, 2**17 if WIDE else 2).to(device), COST == "unused-search"
+    ddp_model = DistributedDataParallel(model, find_unused_parameters=search)  # unused-search
+    ddp_model = model if KEY == "by-hand" else ddp_model
+    if COST in ("exposed", "small-batch") or KEY == "each-pass-synced":
+        ddp_model.register_comm_hook(None, late)
+    optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1)
+    begun, large = time.perf_counter(), torch.zeros(2**23)
+    averaged = [*model.parameters()] * (4 if COST == "averaged-twice" else KEY == "by-hand")
+    for step, (x, y) in enumerate(DataLoader(dataset, batch_size=4)):
+        begun = time.perf_counter() if step == 5 else begun
+        if COST == "straggler" and rank == 1:
+            time.sleep(SLEEP)  # straggler
+        optimizer.zero_grad()
+        for number in range(PASSES):
+            synced = number == PASSES - 1 or COST == "each-pass-synced"
+            with contextlib.nullcontext() if synced else ddp_model.no_sync():
+                loss = F.cross_entropy(ddp_model(x.to(device)), y.to(device))
+                loss.backward()  # exposed small-batch each-pass-synced
+        for parameter in averaged:
+            dist.all_reduce(parameter.grad)  # averaged-twice
+        optimizer.step()
+        if COST == "own-collectives-per-step":
+            dist.all_reduce(large)  # own-collectives-per-step
+        if COST == "own-code":
+            time.sleep(SLEEP)  # own-code
+        if COST == "saving-share":
+            torch.save(Slow(), f"slow{rank}.pt")
+        if step % 40 == 39:
+            evaluate(ddp_model, rank)
+    if rank == 0:
+        seconds = (time.perf_counter() - begun) / (STEPS - 5)
+        print(f"{1000 * seconds:.2f} ms per step", flush=True)
+        if len(sys.argv) > 2:
+            save(model.state_dict(), sys.argv[2])
+    del ddp_model
+    dist.destroy_process_group()
+
+
+def evaluate(ddp_model, rank):
+    ddp_model.eval()
+    if COST == "evaluation-share":
+        time.sleep(40 * SLEEP)  # evaluation-share
+    if COST == "rank-0-works-alone" and rank == 0:
+        time.sleep(40 * SLEEP)  # rank-0-works-alone
+    dist.barrier()
+    ddp_model.train()
 
 
 def save(weights, path):
     """In the ways that scripts have, and each file says who has written it."""
     who = "the twin" if "DDP_DOCTOR_COPY" in os.environ else "the first run"
     torch.save({"weights": weights, "who": who}, path)
-    assert torch.load(path)["who"] == who
+    assert torch.load(path)["who"] == "the first run"
     with open(f"{path}.new", "w") as file:
         file.write(who)
     os.replace(f"{path}.new", f"{path}.txt")

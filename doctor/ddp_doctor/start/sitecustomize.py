@@ -45,7 +45,7 @@ def watched(run):
 
 if "DDP_DOCTOR_COPY" in os.environ:
     load("ddp_doctor", os.path.join(PACKAGE, "__init__.py"), [PACKAGE])
-    importlib.import_module("ddp_doctor.twin").redirect()
+    importlib.import_module("ddp_doctor.twin").go_on()
 sys.path[:] = [path for path in sys.path if path != HERE]
 sys.meta_path.insert(0, Finder())
 own = importlib.machinery.PathFinder.find_spec("sitecustomize")

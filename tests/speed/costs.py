@@ -1,0 +1,60 @@
+"""Each cost of one_cost.py: is it named, with its line and what it costs? Are others left alone?
+
+    python tests/speed/costs.py [KEY ...]   # in an empty folder, on an idle machine
+
+The cost is what a step takes longer than with COST=0, both measured without the doctor.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tests/speed/one_cost.py"
+TORCHRUN = "torchrun --standalone --nproc-per-node 2"
+KEYS = """slow-data straggler exposed small-batch own-collectives-per-step averaged-twice
+ each-pass-synced unused-search saving-share rank-0-works-alone evaluation-share own-code
+ too-many-threads""".split()
+STAGES = f"--epochs 1 --data {os.environ.get('MNIST_ROOT', ROOT / 'data')}"
+HEALTHY = {
+    **{key: f"{TORCHRUN} {SCRIPT} {key}" for key in ("none", "wide", "no_sync", "by-hand")},
+    "stage 3": f"python {ROOT}/03_ddp_spawn/train.py --world-size 2 {STAGES}",
+    "stage 4": f"{TORCHRUN} {ROOT}/04_ddp_torchrun/train.py {STAGES}",
+    "stage 5": f"{TORCHRUN} {ROOT}/05_multinode/train.py {STAGES}",
+    "minimal": f"{TORCHRUN} {ROOT}/04_ddp_torchrun/minimal.py",
+}
+
+
+def line_of(key):
+    lines = enumerate(SCRIPT.read_text().splitlines(), 1)
+    return next(n for n, text in lines if key in text.partition("  # ")[2].split())
+
+
+def step(key, cost):
+    """The milliseconds of a step, without the doctor."""
+    env, command = os.environ | {"COST": cost}, f"{TORCHRUN} {SCRIPT} {key}".split()
+    done = subprocess.run(command, env=env, text=True, check=True, stdout=subprocess.PIPE)
+    return float(re.search(r"([\d.]+) ms per step", done.stdout)[1])
+
+
+def findings(command):
+    doctor = [sys.executable, str(ROOT / "doctor"), "--speed", "--json", "speed.json"]
+    subprocess.run(doctor + command.split(), check=True, stdout=subprocess.DEVNULL)
+    return json.loads(Path("speed.json").read_text())["findings"]
+
+
+def main():
+    for key in sys.argv[1:] or [*KEYS, *HEALTHY]:
+        found = findings(HEALTHY.get(key, f"{TORCHRUN} {SCRIPT} {key}"))
+        named = [f"{one['key']} {one['ms']:.2f} ms in {Path(one['at']).name}" for one in found]
+        print(f"{key}: {'; '.join(named) or 'nothing'}", flush=True)
+        if key in KEYS:
+            cost = step(key, "1") - step(key, "0")
+            print(f"    put in: {cost:.2f} ms in {SCRIPT.name}:{line_of(key)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
