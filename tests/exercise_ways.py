@@ -346,7 +346,7 @@ WRONG["22"] = {
         "other calls than send, recv, isend, irecv\n  yours: [allreduce]",
     ),
     "sums in float32": (
-        {"        into += received\n": "        into += received.float()\n"},
+        {"        into += received\n": "        into.copy_(into.float() + received)\n"},
         "different from our solution: the tensor on each rank",
     ),
 }

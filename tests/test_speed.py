@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 from conftest import LINUX, ROOT
 
-sys.path[:0] = [str(ROOT / "doctor"), str(ROOT / "tests/speed")]
-import costs  # noqa: E402
+from benchmarks import doctor_costs
+
+sys.path.insert(0, str(ROOT / "doctor"))
 from ddp_doctor import judge_speed, speed  # noqa: E402
 from ddp_doctor.launch import Run  # noqa: E402
 
-SCRIPT = costs.SCRIPT
+SCRIPT = doctor_costs.SCRIPT
 LAPS = {"data": 1, "forward": 30, "backward": 50, "exposed": 2, "optimizer": 3, "own": 1}
 WRAP = {"kind": "wrap", "bytes": 10**7, "find_unused": False, "count": 4, "at": "t.py:9"}
 
@@ -205,7 +206,7 @@ def test_an_injected_cost_is_named(measure, key):
     result, said = measure(f"torchrun --standalone --nproc-per-node 2 {SCRIPT} {key}")
     assert result.code == 0 and said["findings"], result
     assert said["findings"][0]["key"] == key, result
-    assert said["findings"][0]["at"].endswith(f"one_cost.py:{costs.line_of(key)}"), result
+    assert said["findings"][0]["at"].endswith(f"one_cost.py:{doctor_costs.line_of(key)}"), result
     assert said["steps"]["all"] == 120 and f"[{key}] " in result.out
 
 

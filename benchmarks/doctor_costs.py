@@ -1,6 +1,6 @@
-"""Each cost of one_cost.py: is it named, with its line and what it costs? Are others left alone?
+"""Each cost of tests/one_cost.py: does the doctor's --speed name it, its line and what it costs?
 
-    python tests/speed/costs.py [KEY ...]   # in an empty folder, on an idle machine
+    python PATH/benchmarks/doctor_costs.py [KEY ...]   # in an empty folder, on an idle machine
 
 The cost is what a step takes longer than with COST=0, both measured without the doctor.
 """
@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tests/speed/one_cost.py"
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "tests/one_cost.py"
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 KEYS = """slow-data straggler exposed small-batch own-collectives-per-step averaged-twice
  each-pass-synced unused-search saving-share rank-0-works-alone evaluation-share own-code
