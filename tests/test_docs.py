@@ -180,13 +180,13 @@ def test_an_example_says_how_it_is_started(called, monkeypatch, script):
 
 def test_figures_of_the_timings_page():
     page = " ".join((ROOT / "docs/reading_timings.md").read_text().split())
-    for batch, place in ((120, "0.84 of its speed with 120"), (240, "0.93 with 240")):
+    for batch in (120, 240):
         measured = json.loads((ROOT / f"benchmarks/results/limit-{batch}.json").read_text())
         versions = measured["versions"]
         bound = versions["no communication (upper bound)"]["total"]
         own = versions["broadcast_buffers=False"]["total"]
         part = statistics.median(limit / step for limit, step in zip(bound, own))
-        assert place in page and place.startswith(f"{part:.2f}")
+        assert re.search(rf"{part:.2f} (of that speed )?with {batch}", page)
 
 
 def test_every_page_of_docs_is_in_the_index():
