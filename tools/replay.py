@@ -220,7 +220,7 @@ def compare(recorded):
 
 def read(folder):
     """-> {rank: [head, call, ...]} of a recording; ranks are text, in their order."""
-    logs = [path.read_text().splitlines() for path in Path(folder).glob("rank*/calls")]
+    logs = [path.read_bytes().splitlines() for path in Path(folder).glob("rank*/calls")]
     if not logs:
         end(f"{folder} is no recording: there is no rank0/calls in it")
     try:
