@@ -211,7 +211,7 @@ def saved(exercise: Exercise) -> int | None:
 def progress() -> dict[str, dict]:
     """{name: {"done": is it, "hints": how many were shown}}; what the file has else is left out."""
     found = {exercise.name: {"done": False, "hints": 0} for exercise in all_exercises()}
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         for name, of in json.loads(PROGRESS.read_text()).items():
             if name in found and of.get("hints", 0) in range(4):
                 found[name] = {"done": of.get("done") is True, "hints": int(of.get("hints", 0))}

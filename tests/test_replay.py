@@ -119,3 +119,7 @@ def test_what_cannot_be_recorded_or_replayed_is_refused_in_a_line(reader):
 
 def test_what_is_no_recording_is_refused_in_a_line(reader):
     refused(reader.run(f"{REPLAY} rank 0 nowhere"), "nowhere is no recording")
+    (reader.folder / "runs/rank0").mkdir(parents=True)
+    for text in (b"{", b"\xff", b'{"rank": 0}'):
+        (reader.folder / "runs/rank0/calls").write_bytes(text)
+        refused(reader.run(f"{REPLAY} compare runs"), "runs is damaged: record the run again")

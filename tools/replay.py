@@ -213,11 +213,17 @@ def compare(recorded):
 
 def read(folder):
     """-> {rank: [head, call, ...]} of a recording; ranks are text, in their order."""
-    logs = [path.read_text().splitlines() for path in Path(folder).glob("rank*/calls")]
+    logs = [path.read_bytes().splitlines() for path in Path(folder).glob("rank*/calls")]
     if not logs:
         end(f"{folder} is no recording: there is no rank0/calls in it")
-    parsed = [[json.loads(line) for line in log] for log in logs]
-    return {str(log[0]["rank"]): log for log in sorted(parsed, key=lambda log: log[0]["rank"])}
+    try:
+        parsed = [[json.loads(line) for line in log] for log in logs]
+        for head, *calls in parsed:
+            [head[name] for name in ("argv", "launch", "torch", "threads", "world_size", "index")]
+            [call[name] for call in calls for name in ("what", "brought", "at")]
+        return {str(log[0]["rank"]): log for log in sorted(parsed, key=lambda log: log[0]["rank"])}
+    except (ValueError, KeyError, TypeError):  # a line is cut, or something else was written there
+        end(f"{folder} is damaged: record the run again, into a new folder")
 
 
 def tensors_in(value):

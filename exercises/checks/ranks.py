@@ -118,6 +118,8 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
 
 
 def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path, seed: int) -> None:
+    if not multiprocessing.parent_process().is_alive():
+        sys.exit(1)  # the checker was interrupted while PyTorch was imported for this rank
     threading.Thread(target=end_with_the_checker, daemon=True).start()
     if sys.platform != "win32":
         os.setsid()  # what the reader's code starts is ended with it,
@@ -170,9 +172,9 @@ def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -
 
 def line(file: Path, numbers: list) -> str:
     """The last of these lines of the reader's file, or nothing."""
-    linecache.checkcache(str(file))
     if not numbers:
         return ""
+    linecache.checkcache(str(file))
     return f"line {numbers[-1]}: {linecache.getline(str(file), int(numbers[-1])).strip()}"
 
 
