@@ -267,6 +267,8 @@ WATCHED = {
     "torch.nn.utils clip_grad_value_": before(note_clip),
     "torch.amp:GradScaler scale": after(note_scale),
     "torch.amp:GradScaler unscale_": before(note_unscale),
+    # A step that it skips, because a gradient is infinite, is no step: the next one begins here.
+    "torch.amp:GradScaler step": after(lambda *_, **__: TRAIN.step["passes"].clear()),
     "torch.nn:Module load_state_dict": before(note_loaded),
     "torch.optim.lr_scheduler:LRScheduler step": after(note_schedule),
 }
