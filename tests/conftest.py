@@ -32,6 +32,7 @@ STAGES = sorted(path.parent.name for path in ROOT.glob("0*/train.py"))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs what only Linux has")
 ENDLESS = "--epochs 100000 --batch-size 240 --lr 0.001 --device cpu"
 TEST_IMAGES = 303  # does not divide by 2 or 4: a padded evaluation would count more
+NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
 NET = f"test{os.getpid()}"  # tests that run at the same time have hosts of their own
 NEEDS_HOSTS = pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing()))
 

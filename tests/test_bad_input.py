@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 import torch
-from conftest import LINUX, STAGES, record_of
+from conftest import LINUX, NO_NETWORK, STAGES, one_line, record_of
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-NO_NETWORK = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
 
 # What checks these stands below the ruled line, where every stage is stage 1.
 FLAGS = [
@@ -42,9 +41,8 @@ def refused(reader, called, monkeypatch):
         for name in TORCHRUN:
             monkeypatch.setenv(name, "2" if name == "WORLD_SIZE" else "0")
         result = called(f"{stage}/train.py", flags)
-        assert result.code == 2, result
+        one_line(result, stage, "")
         assert not list(reader.folder.rglob("*.jsonl")), "nothing is half written"
-        assert result.err.startswith(f"{stage}: error: ") and result.err.count("\n") == 1, result
         return result.err
 
     return call
@@ -64,8 +62,7 @@ def test_without_torchrun_it_names_what_is_missing(called, monkeypatch, stage, t
         monkeypatch.setenv(name, "0")
     result = called(f"{stage}/train.py")
     missing = ", ".join(sorted(TORCHRUN[there:]))
-    assert result.code == 2 and result.err.count("\n") == 1, result
-    assert f"error: start it with torchrun, see --help: {missing} not set" in result.err
+    one_line(result, stage, f"start it with torchrun, see --help: {missing} not set")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here --device cuda works")

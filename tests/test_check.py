@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, wait_for
 
 from exercises import check
 from exercises.checks import ranks
@@ -130,15 +129,10 @@ def test_no_rank_outlives_the_checker():
         started = partial(processes.marked, mark)
         command = [sys.executable, "exercises/check.py", "03"]  # as it is given: it hangs
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
-        end = time.monotonic() + 60
-        while len(started()) < 4 and time.monotonic() < end:  # the last one is a rank that starts
-            time.sleep(0.05)
+        wait_for(lambda started=started: len(started()) >= 4)  # the last is a rank that starts
         process.send_signal(number)
         process.wait(60)
-        end = time.monotonic() + 60
-        while started() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not started(), number
+        wait_for(lambda started=started: not started(), 60)
 
 
 # ---------------------------------------------------------------- the command line
@@ -239,6 +233,12 @@ def test_reset_keeps_the_readers_file(typed, tmp_path, monkeypatch):
 def test_an_odd_progress_file_is_no_progress(typed, text):
     check.PROGRESS.write_text(text)
     assert "0 of 26 done" in typed("--list")[1] and "hint 1 of 3" in typed("--hint")[1]
+
+
+def test_progress_that_cannot_be_kept_is_one_line(typed, monkeypatch, tmp_path):
+    monkeypatch.setattr(check, "PROGRESS", tmp_path / "no such folder" / "progress.json")
+    code, out = typed("06", "--hint")
+    assert code == 0 and "your progress is not kept" in out and "hint 1 of 3" in out
 
 
 def test_what_runs_no_ranks_does_not_import_torch(tmp_path):

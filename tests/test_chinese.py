@@ -45,9 +45,3 @@ def test_the_two_lead_to_each_other_and_the_commit_is_named(page):
     )
     other = (ROOT / page.replace(".zh.md", ".md")).read_text(encoding="utf-8")
     assert other.partition("\n")[0] == f"[中文]({name})"
-
-
-def test_what_people_type_stands_in_the_pages():
-    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
-    words = ("单机多卡", "多机多卡", "断点续训", "卡死", "端口被占用", "显存不足")
-    assert not [word for word in words if word not in text]

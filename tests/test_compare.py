@@ -7,7 +7,7 @@ import signal
 import sys
 
 import pytest
-from conftest import LINUX, wait_for_line
+from conftest import LINUX, NO_NETWORK, wait_for_line
 
 import compare
 import records
@@ -158,20 +158,21 @@ def test_a_line_that_is_not_a_record_is_named(reader, called, text):
     assert "compare.py: odd.jsonl, line 2 is not a record: " in result.err
 
 
-@pytest.mark.parametrize("name", ["docs", "nowhere"])
-def test_a_file_that_cannot_be_read_is_named(called, name):
-    result = called("compare.py", name)
-    assert result.code == 2 and f"{name} is not a file" in result.err, result
-
-
 @pytest.mark.parametrize(
-    "flags",
-    ["--only 06", "--repeat 0", "--record /dev/null/here", "--device cuda --world-size 100"],
+    ("flags", "named"),
+    [
+        ("--only 06", "06"),
+        ("--repeat 0", "--repeat 0: at least 1"),
+        ("--record /dev/null/here", "/dev/null"),
+        ("--device cuda --world-size 100", "100"),
+        ("docs", "docs is not a file"),
+        ("nowhere", "nowhere is not a file"),
+    ],
 )
-def test_bad_flags(called, flags):
+def test_bad_flags(called, flags, named):
     result = called("compare.py", flags)
     assert result.code == 2 and "Traceback" not in result.err, result
-    assert result.err.count("compare.py: ") == 1
+    assert result.err.count("compare.py: ") == 1 and named in result.err, result
     assert result.out == "", "nothing was run"
 
 
@@ -288,8 +289,8 @@ def test_a_signal_ends_the_stage_too(reader, stage, stop, code):
 
 
 def test_missing_data_are_named_with_what_to_do(reader, called, monkeypatch):
-    for name in ("http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name, address in NO_NETWORK.items():
+        monkeypatch.setenv(name, address)
     (reader.folder / "mine").mkdir()
     result = called("compare.py", "--data mine")
     assert result.code == 2 and "no MNIST in mine" in result.err, result
@@ -300,8 +301,7 @@ def test_missing_data_are_named_with_what_to_do(reader, called, monkeypatch):
 
 @pytest.mark.slow
 def test_without_a_network_synthetic_digits_replace_mnist(reader):
-    proxies = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     del reader.env["MNIST_ROOT"]
-    result = reader.run("python compare.py --only 01 -e 1 --device cpu", timeout=280, **proxies)
+    result = reader.run("python compare.py --only 01 -e 1 --device cpu", timeout=280, **NO_NETWORK)
     assert result.code == 0, result
     assert "data/drawn is NOT MNIST" in result.out and "\nNOT MNIST (" in result.out

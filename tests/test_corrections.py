@@ -3,7 +3,6 @@
 import random
 import re
 import statistics
-import sys
 import time
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from conftest import ROOT
+from conftest import LINUX, ROOT
 from provoke_messages import CASES
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -193,28 +192,21 @@ class Seeds(Dataset):
         return torch.initial_seed(), random.random(), numpy.random.rand()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks its workers")
+@LINUX
 @pytest.mark.parametrize("persistent", [True, False])
 def test_seeds_of_workers(persistent):
+    """Two epochs, then two before which the main process gets the same seed."""
     loader = DataLoader(
         Seeds(), num_workers=2, persistent_workers=persistent, multiprocessing_context="fork"
     )
-    first, second = ([tuple(n.item() for n in row) for row in loader] for _ in range(2))
+    epochs = []
+    for seed in (1, 2, 5, 5):
+        torch.manual_seed(seed)
+        epochs.append([tuple(n.item() for n in row) for row in loader])
+    first, second, third, fourth = epochs
     assert ([row[0] for row in first] == [row[0] for row in second]) == persistent
     assert len({row[1] for row in first}) == len({row[2] for row in first}) == 2, "all three seeded"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="forks its workers")
-@pytest.mark.parametrize("persistent", [True, False])
-def test_a_new_seed_does_not_reach_persistent_workers(persistent):
-    loader = DataLoader(
-        Seeds(), num_workers=1, persistent_workers=persistent, multiprocessing_context="fork"
-    )
-    numbers = []
-    for _ in range(2):
-        torch.manual_seed(5)
-        numbers.append([row[1].item() for row in loader])
-    assert (numbers[0] == numbers[1]) != persistent
+    assert (third == fourth) != persistent, "persistent workers get no new seed"
 
 
 def test_seconds_of_ranks_are_not_added_up():

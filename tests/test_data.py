@@ -10,6 +10,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from conftest import NO_NETWORK
 from torchvision import datasets
 
 stage1 = importlib.import_module("01_baseline.train")
@@ -101,9 +102,8 @@ def test_each_node_downloads_once(reader, mirror, script):
 def test_a_node_that_cannot_download_ends_both(reader, stage):
     """Long before --timeout, which is 600 seconds."""
     nodes = [{"MNIST_ROOT": reader.env["MNIST_ROOT"]}, {"MNIST_ROOT": str(reader.folder / "none")}]
-    proxies = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     for node in nodes:
-        node.update(proxies, CUDA_VISIBLE_DEVICES="", no_proxy="127.0.0.1")
+        node.update(NO_NETWORK, CUDA_VISIBLE_DEVICES="", no_proxy="127.0.0.1")
     result = reader.finish_all(reader.start_nodes(f"{stage}/train.py", 2, nodes), timeout=150)
     assert result.code != 0 and result.out == "", result
     assert result.err.count(f"{stage}: error: --data {reader.folder / 'none'}: no MNIST (") == 1

@@ -132,11 +132,6 @@ def trained_by(reader, launcher, script):
     return result.out, torch.load(reader.folder / "regression.pt", weights_only=True)
 
 
-def distance(one, other):
-    assert one.keys() == other.keys()
-    return max((one[name] - other[name]).abs().max().item() for name in one)
-
-
 @pytest.mark.slow
 def test_one_rank_of_the_adapted_script_trains_the_weights_of_the_plain_one(reader):
     """As adapt.md's "Is it right" has it: the plain script takes the sampler of a single rank."""
@@ -150,7 +145,7 @@ def test_one_rank_of_the_adapted_script_trains_the_weights_of_the_plain_one(read
     said, weights = trained_by(reader, "python", before)
     said_too, weights_too = trained_by(reader, "torchrun --standalone", after)
     assert said == said_too and "on 2000 points" in said
-    assert distance(weights, weights_too) == 0
+    torch.testing.assert_close(weights, weights_too, rtol=0, atol=0)
 
 
 @pytest.mark.slow
@@ -161,16 +156,17 @@ def test_two_ranks_of_the_adapted_script_train_the_weights_of_one(reader):
     for ranks in (1, 2):
         launcher = f"torchrun --standalone --nproc-per-node {ranks}"
         weights.append(trained_by(reader, launcher, plain)[1])
-    assert script != plain and distance(*weights) < 1e-5
+    torch.testing.assert_close(*weights, rtol=0, atol=1e-5)
+    assert script != plain
 
 
-@pytest.mark.parametrize(
-    "script",
-    [path.name for path in EXAMPLES.glob("*.py") if "start it with torchrun" in path.read_text()],
-)
-def test_an_example_says_how_it_is_started(called, monkeypatch, script):
+STARTED = [path for path in EXAMPLES.glob("*.py") if "start it with torchrun" in path.read_text()]
+
+
+@pytest.mark.parametrize("script", [ROOT / "04_ddp_torchrun/minimal.py", *STARTED])
+def test_a_script_to_copy_says_how_it_is_started(called, monkeypatch, script):
     monkeypatch.delenv("RANK", raising=False)
-    result = called(f"docs/examples/{script}")
+    result = called(str(script.relative_to(ROOT)))
     assert result.code == 1 and result.out == "" and result.err.count("\n") == 1, result
     assert result.err.startswith("start it with torchrun")
 

@@ -11,13 +11,14 @@ import signal
 import psutil
 import pytest
 import torch
-from conftest import STAGES, TEST_IMAGES, free_port, ranks_of, record_of, wait_for_line
+from conftest import STAGES, TEST_IMAGES, ranks_of, record_of, wait_for_line
 
 GPUS = torch.cuda.device_count()
 OWN = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(GPUS)))).split(",")
 TRAIN = "--epochs 3 --batch-size 48 --lr 0.03 --device cuda"
 ALL = f"torchrun --standalone --nproc-per-node {GPUS}"
 TWO = "torchrun --standalone --nproc-per-node 2"
+COUNTED = f"of {TEST_IMAGES} test images correct"
 FAULTY = "05_multinode/rehearsal/faulty_rank.py"
 CAUSE = re.compile(r"Root Cause.*?rank +: (\d+).*?exitcode +: (-?\d+)(.*)", re.DOTALL)
 REAL = pytest.mark.skipif("SIMULATED_GPUS" in os.environ, reason="needs real GPUs")
@@ -66,31 +67,25 @@ def test_a_stage_on_all_gpus(reader, stage, flags):
 
 @TWO_GPUS
 def test_stage_5_by_two_torchruns_each_with_a_gpu(reader):
-    meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
-    line = f"torchrun --nnodes 2 --nproc-per-node 1 {meet} 05_multinode/train.py {TRAIN}"
-    result = reader.finish_all([reader.start(line, CUDA_VISIBLE_DEVICES=gpu) for gpu in OWN[:2]])
+    nodes = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in OWN[:2]]
+    result = reader.finish_all(reader.start_nodes(f"05_multinode/train.py {TRAIN}", 1, nodes))
     assert result.code == 0, result
     check_record(reader, world_size=2)
 
 
 @pytest.mark.parametrize(
-    "script",
+    ("script", "printed"),
     [
-        "04_ddp_torchrun/minimal.py",
-        f"docs/examples/ddp_complete.py --epochs 1 --batch-size {GPUS * 24}",
+        ("04_ddp_torchrun/minimal.py", COUNTED),
+        (f"docs/examples/ddp_complete.py --epochs 1 --batch-size {GPUS * 24}", COUNTED),
+        (f"04_ddp_torchrun/rank_zero.py --epochs 2 -b {GPUS * 12}", "done after 2 epoch(s)"),
     ],
-    ids=["minimal", "complete"],
+    ids=["minimal", "complete", "rank zero"],
 )
-def test_a_script_to_copy_runs_on_all_gpus_without_a_warning(reader, script):
+def test_a_script_runs_on_all_gpus_without_a_warning(reader, script, printed):
     result = reader.run(f"{ALL} {script}")
-    assert result.code == 0 and f"of {TEST_IMAGES} test images correct" in result.out, result
+    assert result.code == 0 and printed in result.out, result
     assert "Warning" not in result.err and "device_id" not in result.err, result
-
-
-def test_rank_zero_on_all_gpus(reader):
-    result = reader.run(f"{ALL} 04_ddp_torchrun/rank_zero.py --epochs 2 -b {GPUS * 12}")
-    assert result.code == 0 and "done after 2 epoch(s)" in result.out, result
-    assert "Warning" not in result.err, result
 
 
 @TWO_GPUS

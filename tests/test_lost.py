@@ -5,19 +5,13 @@ import json
 import re
 
 import pytest
-from conftest import NEEDS_HOSTS, NET, ROOT, free_port, left, one_line
+from conftest import NEEDS_HOSTS, NET, ROOT, left, one_line
 
 failures = importlib.import_module("05_multinode.rehearsal.failures")
 
 FOLDER = ROOT / "05_multinode/rehearsal"
 RECORD = json.loads((FOLDER / "failures.json").read_text())
 COMMAND = f"python 05_multinode/rehearsal/failures.py --net {NET}"
-
-
-def run(reader, flags):
-    result = reader.run(f"{COMMAND} --json found.json {flags}", timeout=400)
-    assert result.code == 0, result
-    return result, json.loads((reader.folder / "found.json").read_text())["cases"]
 
 
 def without_luck(case):
@@ -35,7 +29,9 @@ def without_luck(case):
 @pytest.mark.timeout(450)
 @pytest.mark.parametrize("name", failures.CASES)
 def test_a_case_ends_as_its_record_shows(reader, name):
-    result, found = run(reader, name)
+    result = reader.run(f"{COMMAND} --json found.json {name}", timeout=400)
+    assert result.code == 0, result
+    found = json.loads((reader.folder / "found.json").read_text())["cases"]
     assert without_luck(found[name]) == without_luck(RECORD["cases"][name]), result
     assert not left()
 
@@ -54,10 +50,8 @@ def test_bad_input(reader):
 
 @pytest.mark.slow
 def test_a_model_over_several_devices(reader):
-    meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
-    line = f"torchrun --nnodes 2 --nproc-per-node 1 {meet} 05_multinode/several_devices.py"
-    env = {"CUDA_VISIBLE_DEVICES": ""}
-    result = reader.finish_all([reader.start(line, **env) for _ in range(2)])
+    nodes = [{"CUDA_VISIBLE_DEVICES": ""}] * 2
+    result = reader.finish_all(reader.start_nodes("05_multinode/several_devices.py", 1, nodes))
     first, *claims = result.out.splitlines()
     assert result.code == 0 and first == "2 processes, block1 on cpu, the rest on cpu, gloo", result
     assert len(claims) == 1 and claims[0].startswith("ok ")

@@ -114,9 +114,3 @@ def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch):
         called(PARALLEL)
     own = torch.device("cuda", 1)
     assert seen == {"backend": "nccl", "own": own, "device_id": own}
-
-
-def test_without_torchrun_it_says_so_in_a_line(called):
-    result = called(PARALLEL)
-    assert result.code == 1 and result.err.startswith("start it with torchrun"), result
-    assert result.err.count("\n") == 1, result

@@ -199,12 +199,6 @@ def test_what_is_missing_is_one_line(browser, tmp_path, folder):
     browser.driver.get_log("browser")  # the browser itself reports the missing file
 
 
-def told(browser, words):
-    """Is this a frame's text, with figures in its gaps?"""
-    pattern = re.sub(r"\\{\w+\\}", ".*", re.escape(words))
-    return re.fullmatch(pattern, browser.text(".tale"))
-
-
 def follow_story(browser, folder, kind):
     """Press Next from the first frame to the last -> the texts of the frames."""
     story, texts, places = STORIES[kind], [], []
@@ -212,7 +206,8 @@ def follow_story(browser, folder, kind):
     place = "return [scrollY, document.querySelector('.next').getBoundingClientRect().top]"
     with browser.reduced_motion():
         for number, (name, words, english, _) in enumerate(story, 1):
-            browser.until(lambda english=english: told(browser, english))
+            text = re.sub(r"\\{\w+\\}", ".*", re.escape(english))  # figures are in its gaps
+            browser.until(lambda text=text: re.fullmatch(text, browser.text(".tale")))
             assert browser.text(".place") == f"{number} of {len(story)}"
             assert browser.shows(name) and words in browser.status
             texts.append(browser.text(".tale"))

@@ -1,12 +1,11 @@
 """Before the job: no alarm on sound nodes, and what is wrong is found by its name."""
 
 import importlib
-import sys
 from argparse import Namespace
 
 import pytest
 import torch.distributed as dist
-from conftest import NEEDS_HOSTS, NET, Result, free_port, hosts, one_line
+from conftest import NEEDS_HOSTS, NET, free_port, hosts, one_line
 
 preflight = importlib.import_module("05_multinode.rehearsal.preflight")
 
@@ -15,9 +14,7 @@ NODE = {"versions": "torch 2.0", "data": "crc32 1", "own name": "a is 10.0.0.1"}
 
 
 def test_two_sound_torchruns(reader):
-    meet = f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{free_port()}"
-    line = f"torchrun --nnodes 2 --nproc-per-node 1 {meet} {SCRIPT}"
-    result = reader.finish_all([reader.start(line) for _ in range(2)])
+    result = reader.finish_all(reader.start_nodes(SCRIPT, 1, [{}, {}]))
     assert result.code == 0 and result.out.count("\nok ") == 5, result
     assert result.out.endswith("preflight: all checks pass\n"), result
 
@@ -62,8 +59,5 @@ def test_wrong_sums_are_counted(monkeypatch):
 @pytest.mark.parametrize(
     "flags, words", [("--timeout 0", "from 1 to 600"), ("", "RANK, WORLD_SIZE")]
 )
-def test_bad_input(flags, words, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["preflight.py", *flags.split()])
-    with pytest.raises(SystemExit) as stopped:
-        preflight.parse_args()
-    one_line(Result(stopped.value.code, *capsys.readouterr()), "preflight", words)
+def test_bad_input(called, flags, words):
+    one_line(called("05_multinode/rehearsal/preflight.py", flags), "preflight", words)

@@ -13,10 +13,6 @@ FOLDER = ROOT / "docs/player/recordings"
 SCHEMA = json.loads((ROOT / "docs/player/recording.schema.json").read_text())
 
 
-def read(name):
-    return json.loads((FOLDER / f"{name}.json").read_text())
-
-
 def check(recording):
     """Its form is that of the schema; the rest is what no schema can say."""
     jsonschema.validate(recording, SCHEMA)
@@ -42,7 +38,8 @@ def test_a_committed_recording_can_be_so(path):
 @pytest.mark.parametrize(("cap", "overlaps"), [(25, 0), (0.01, 1)])
 def test_a_step_shows_what_the_pages_say_of_it(cap, overlaps):
     """One bucket is sent after the last gradient; of several the first before it: overlap."""
-    for own in read(f"step-ranks-2-bucket-cap-mb-{cap}")["ranks"]:
+    recording = FOLDER / f"step-ranks-2-bucket-cap-mb-{cap}.json"
+    for own in json.loads(recording.read_text())["ranks"]:
         last_gradient = own["spans"][3]["from"]
         assert own["marks"][-1]["parameter"].startswith("block1.0.")
         assert len(own["buckets"]) == 1 or overlaps

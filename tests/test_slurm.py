@@ -11,11 +11,14 @@ from killed_ranks import distance
 
 slurm_py = importlib.import_module("05_multinode.rehearsal.slurm")
 CLUSTER = f"cluster{os.getpid()}"
-WHY_NOT = slurm_py.missing()
-NEEDS_SLURM = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 EPOCHS = 20
 PATIENCE = 240  # seconds, for what takes 20 on two idle cores
 FLAGS = f"-e {EPOCHS} -b 24 --lr 0.01 --device cpu"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),  # a minute, on two idle cores
+    pytest.mark.skipif(slurm_py.missing() is not None, reason=str(slurm_py.missing())),
+]
 
 
 class Cluster:
@@ -89,8 +92,6 @@ def cluster(tmp_path_factory, small_data):
     assert not left(CLUSTER)
 
 
-@NEEDS_SLURM
-@pytest.mark.slow
 def test_every_task_becomes_the_rank_that_it_is(cluster):
     ranks = "env MASTER_ADDR=host0 MASTER_PORT=11234 05_multinode/launch/srun_rank.sh sh"
     show = "echo $RANK/$WORLD_SIZE,$LOCAL_RANK/$LOCAL_WORLD_SIZE,$GROUP_RANK/$GROUP_WORLD_SIZE"
@@ -100,9 +101,6 @@ def test_every_task_becomes_the_rank_that_it_is(cluster):
     assert sorted(shown.split()) == expected.split()
 
 
-@NEEDS_SLURM
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # a minute, on two idle cores
 @pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
 def test_told_in_the_middle_of_an_epoch_all_ranks_save_and_resume_with_the_next_step(cluster, job):
     job, *options = job.split()
@@ -118,9 +116,6 @@ def test_told_in_the_middle_of_an_epoch_all_ranks_save_and_resume_with_the_next_
     assert ends[0] == ends[1]
 
 
-@NEEDS_SLURM
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_told_by_a_preemption_a_job_saves_in_time(cluster):
     """A job in the partition `urgent` needs all CPUs of the two nodes."""
     nodes = "--nodelist=host[0-1] --export=ALL,SCRIPT=resume.py"
@@ -133,9 +128,6 @@ def test_told_by_a_preemption_a_job_saves_in_time(cluster):
     assert f"{saved} of 300 steps done" in cluster.output(job) and 0 < saved < 300
 
 
-@NEEDS_SLURM
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # a minute, on two idle cores
 @pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
 def test_a_job_that_loses_a_node_goes_back_into_the_queue_and_resumes(cluster, job):
     """Slurm notices it within 300 s by default, here within 10 (slurm.py)."""

@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
 from conftest import LINUX, ROOT
 
 from benchmarks import doctor_costs
@@ -15,7 +17,7 @@ sys.path.insert(0, str(ROOT / "doctor"))
 from ddp_doctor import judge_speed, speed  # noqa: E402
 from ddp_doctor.launch import Run  # noqa: E402
 
-SCRIPT = doctor_costs.SCRIPT
+RUN = f"{doctor_costs.TORCHRUN} {doctor_costs.SCRIPT}"
 LAPS = {"data": 1, "forward": 30, "backward": 50, "exposed": 2, "optimizer": 3, "own": 1}
 WRAP = {"kind": "wrap", "bytes": 10**7, "find_unused": False, "count": 4, "at": "t.py:9"}
 
@@ -29,7 +31,7 @@ def measured(ranks, wrap=WRAP, tenth=None, kinds="with", **step):
     """
     processes, kinds = [], kinds.split()
     for number, laps in enumerate(ranks):
-        made = []
+        made, hot = [], Counter()
         for n in range(1, 41):
             kind = kinds[max(0, n - 9) // 4 % len(kinds)]
             one = {"n": n, "laps": [], "kind": kind, "cpu": 0.05, "new": False}
@@ -38,10 +40,8 @@ def measured(ranks, wrap=WRAP, tenth=None, kinds="with", **step):
                 for times in value if isinstance(value, list) else [value]:
                     milliseconds, wait = times if isinstance(times, tuple) else (times, 0)
                     one["laps"].append([phase, milliseconds / 1000, wait / 1000])
+                    hot[f"{phase} t.py:{len(phase)}"] += milliseconds
             made.append({**one, "passes": 1, "synced": 1, "moved": 0, "others": 0, **step})
-        phases = {**LAPS, "evaluation": 1, "saving": 1, **laps}
-        hot = {f"{name} t.py:{len(name)}": value for name, value in phases.items()}
-        hot = {key: sum(value) if isinstance(value, list) else value for key, value in hot.items()}
         events = [{"kind": "init", "rank": number, "at": "t.py:1"}, {"kind": "laps", "steps": made}]
         events += [wrap, {"kind": "end", "hot": hot, "threads": 8, "gradients": 160}]
         processes.append(([event for event in events if event], {}))
@@ -55,6 +55,9 @@ CASES = {  # key -> the ranks' laps, line, milliseconds, and what else is unusua
     "small-batch": ([{"exposed": 60}] * 2, 7, 60, {"wrap": {**WRAP, "bytes": 5000}}),
     "own-code": ([{"own": 25}] * 2, 3, 25, {}),
     "saving-share": ([{"saving": 25}] * 2, 6, 25, {}),
+    "evaluation-share": ([{}] * 2, 10, 80, {"tenth": [{"evaluation": 800}] * 2}),
+    "rank-0-works-alone": (
+        [{}] * 2, 10, 80, {"tenth": [{"evaluation": 800}, {"collective barrier t.py:70": 800}]}),
     "own-collectives-per-step": ([{"collective barrier t.py:70": 5}] * 2, 70, 5, {}),
     "averaged-twice": (
         [{"collective all_reduce t.py:70": 5}] * 2, 70, 5, {"moved": 10**7}),
@@ -82,16 +85,6 @@ def test_time_without_a_processor_is_nobodys_cost():
     run = measured([{}, {"forward": (70, 40)}])
     assert not judge_speed.findings(run)
     assert run.ranks[1].steps[9].wait == pytest.approx(0.04)
-
-
-def test_rank_0_that_works_alone_between_steps_is_named():
-    waits = {"collective barrier t.py:70": 800}
-    run = measured([{}, {}], tenth=[{"evaluation": 800}, {"evaluation": 1} | waits])
-    ((cost, key, at, text),) = judge_speed.findings(run)
-    assert (key, at) == ("rank-0-works-alone", "t.py:10") and "3.2 s" in text
-    run = measured([{}, {}], tenth=[{"evaluation": 800}] * 2)
-    ((cost, key, at, text),) = judge_speed.findings(run)
-    assert (key, at) == ("evaluation-share", "t.py:10") and cost == pytest.approx(0.08, abs=0.01)
 
 
 def test_the_parts_of_the_twin_add_up_or_are_unknown():
@@ -179,32 +172,33 @@ def test_the_picture_has_a_bar_per_rank_and_phase(tmp_path, monkeypatch, capsys)
 def measure(reader, tmp_path):
     """Runs a command with --speed in an empty folder -> what it printed, what it measured."""
 
-    def run(command, before="", **env):
+    def run(command, before=""):
         out = tmp_path / "speed.json"
-        out.unlink(missing_ok=True)
-        (tmp_path / "tmp").mkdir(exist_ok=True)
-        env |= {"TMPDIR": str(tmp_path / "tmp")}
+        (tmp_path / "tmp").mkdir()
         line = f"{before} python {ROOT}/doctor --speed --json {out} {command}"
-        result = reader.run(line, timeout=280, **env)
+        result = reader.run(line, timeout=280, TMPDIR=str(tmp_path / "tmp"))
         assert not list((tmp_path / "tmp").glob("ddp-doctor*")), "a file is left"
         return result, json.loads(out.read_text()) if out.exists() else None
 
     return run
 
 
-def test_a_command_without_ranks_is_refused_in_one_line(measure):
-    for command in ("python -c pass", "no-such-command"):
-        result, said = measure(command)
-        assert result.code == 2 and said is None and result.err.count("\n") == 1, result
+@pytest.mark.parametrize("command", ["python -c pass", "no-such-command"])
+def test_a_command_without_ranks_is_refused_in_one_line(measure, command):
+    result, said = measure(command)
+    assert result.code == 2 and said is None and result.err.count("\n") == 1, result
+
+
+COSTS = [("", key) for key in ("slow-data", "straggler", "own-code", "saving-share")]
+COSTS += [("", "rank-0-works-alone"), (f"python {ROOT}/tests/simulated_gpu.py 2", "own-code")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "key", ("slow-data", "straggler", "own-code", "saving-share", "rank-0-works-alone")
-)
-def test_an_injected_cost_is_named(measure, key):
-    result, said = measure(f"torchrun --standalone --nproc-per-node 2 {SCRIPT} {key}")
+@pytest.mark.parametrize(("before", "key"), COSTS, ids=lambda text: text.rpartition("/")[2])
+def test_an_injected_cost_is_named(measure, before, key):
+    result, said = measure(f"{RUN} {key}", before)
     assert result.code == 0 and said["findings"], result
+    assert said["gpu"] == bool(before) and said["ranks"]["0"]["forward"] > 15, result
     assert said["findings"][0]["key"] == key, result
     assert said["findings"][0]["at"].endswith(f"one_cost.py:{doctor_costs.line_of(key)}"), result
     assert said["steps"]["all"] == 120 and f"[{key}] " in result.out
@@ -212,24 +206,11 @@ def test_an_injected_cost_is_named(measure, key):
 
 @pytest.mark.slow
 def test_weights_are_equal_and_files_are_those_of_the_first_run(measure, reader):
-    import torch
-
-    command = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} none {{}}"
-    reader.run(command.format(reader.folder / "alone.pt"))
-    path = reader.folder / "watched.pt"
-    result, said = measure(command.format(path))
+    alone, path = reader.folder / "alone.pt", reader.folder / "watched.pt"
+    reader.run(f"{RUN} none {alone}")
+    result, said = measure(f"{RUN} none {path}")
     assert result.code == 0 and said["efficiencies"], result
     for file in (path, path.with_suffix(".pt.txt"), path.with_suffix(".pt.shell")):
         assert b"the first run" in file.read_bytes() and b"twin" not in file.read_bytes()
-    left, right = (torch.load(reader.folder / f"{name}.pt")["weights"] for name in
-                   ("alone", "watched"))  # fmt: skip
+    left, right = (torch.load(file)["weights"] for file in (alone, path))
     assert all(torch.equal(left[name], right[name]) for name in left | right)
-
-
-@pytest.mark.slow
-def test_on_simulated_gpus_the_laps_are_events(measure):
-    before = f"python {ROOT}/tests/simulated_gpu.py 2"
-    command = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} own-code"
-    result, said = measure(command, before)
-    assert result.code == 0 and said["findings"][0]["key"] == "own-code", result
-    assert said["gpu"] and said["ranks"]["0"]["forward"] > 15, result

@@ -12,12 +12,9 @@ CASES = ((1,), (3,))  # epochs in which the body is frozen
 CASE = "frozen={} (the numbers of the body come first): "
 
 
-def make_model(seed):
-    body = nn.Sequential(linear(seed + 50, 2, 2), nn.Tanh())
-    return nn.Sequential(OrderedDict(body=body, head=linear(seed)))
-
-
 def observe(mine, frozen):
-    watch = Watch(make_model(seed=dist.get_rank()))
-    mine.finetune(watch.model, *rank_data(dist.get_rank()), frozen, EPOCHS)
+    rank = dist.get_rank()
+    body = nn.Sequential(linear(rank + 50, 2, 2), nn.Tanh())
+    watch = Watch(nn.Sequential(OrderedDict(body=body, head=linear(rank))))
+    mine.finetune(watch.model, *rank_data(rank), frozen, EPOCHS)
     return watch.facts() | {ROWS: watch.rows}

@@ -12,12 +12,8 @@ CASES = ((0.5,), (3.0,), (4.0,))  # always below the norm; between its values on
 CASE = "max_norm={}: "
 
 
-def make_model():
-    return nn.Sequential(linear(1, 2, 5), nn.Tanh(), linear(2, 5, 1))
-
-
 def observe(mine, max_norm):
-    model, kinds = make_model(), set()
+    model, kinds = nn.Sequential(linear(1, 2, 5), nn.Tanh(), linear(2, 5, 1)), set()
     note = register_optimizer_step_pre_hook(lambda *_: kinds.update(map(type, model.parameters())))
     weights = mine.train(model, *rank_data(dist.get_rank()), max_norm, STEPS)
     note.remove()
