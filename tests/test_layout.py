@@ -129,6 +129,6 @@ def test_the_house_stays_small():
     for path in paths:
         if path.suffix == ".py":
             lines[path.parts[0] == "tests"] += (ROOT / path).read_text().count("\n")
-    assert lines[False] <= 17782, f"{lines[False]} lines of Python outside tests/"
-    assert lines[True] <= 8995, f"{lines[True]} lines of Python in tests/"
+    assert lines[False] <= 17792, f"{lines[False]} lines of Python outside tests/"
+    assert lines[True] <= 8999, f"{lines[True]} lines of Python in tests/"
     assert len(paths) <= 426, f"{len(paths)} files"
