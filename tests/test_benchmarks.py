@@ -76,7 +76,7 @@ def module_of(name):
 def test_it_prints_the_report_of_the_results_that_it_writes(reader, name):
     module = module_of(name)
     flags = SHORT[name].format(data=reader.env["MNIST_ROOT"])
-    result = reader.run(f"python -m benchmarks.{name} {flags} --results results", timeout=170)
+    result = reader.run(f"python -m benchmarks.{name} {flags} --results results", timeout=280)
     assert result.code == 0, result
     (path,) = (reader.folder / "results").glob("*.json")
     assert result.out == f"{module.report(json.loads(path.read_text()))}\n"
