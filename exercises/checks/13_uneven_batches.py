@@ -73,8 +73,8 @@ def judge_weights(found):
 def judge_steps(found):
     """Each step adds the average gradient of all ranks, or of those that have a batch for it."""
     steps = max((rank["weights"] for rank in found), key=len)
+    pairs = [pair for rank in found for pair in zip(rank["seen"], rank["at"])]
     for number, (before, after) in enumerate(pairwise(steps), start=1):
-        pairs = [pair for rank in found for pair in zip(rank["seen"], rank["at"])]
         batches = [images for images, weights in pairs if close(weights, before)]
         if close(before, after) or not batches:
             continue
