@@ -24,7 +24,6 @@ HEALTHY = {
     "stage 3": f"python {ROOT}/03_ddp_spawn/train.py --world-size 2 {STAGES}",
     "stage 4": f"{TORCHRUN} {ROOT}/04_ddp_torchrun/train.py {STAGES}",
     "stage 5": f"{TORCHRUN} {ROOT}/05_multinode/train.py {STAGES}",
-    "minimal": f"{TORCHRUN} {ROOT}/04_ddp_torchrun/minimal.py",
 }
 
 

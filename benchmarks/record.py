@@ -18,10 +18,7 @@ from benchmarks.recorders import failure, step
 from tools import processes
 
 FOLDER = common.ROOT / "docs/player/recordings"
-KINDS = {
-    "step": step.record_steps,
-    "failure": failure.record_failures,
-}
+KINDS = {"step": step.record_steps, "failure": failure.record_failures}
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
 
 KEY = sys.argv[1]
@@ -58,12 +58,11 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(8 if COST == "too-many-threads" else 1)
     dataset = Data(torch.randn(4 * STEPS, 8), torch.arange(4 * STEPS) % 2)
-    model, search = Model(8, 2**17 if WIDE else 2).to(device), COST == "unused-search"
-    ddp_model = DistributedDataParallel(model, find_unused_parameters=search)  # unused-search
-    ddp_model = model if KEY == "by-hand" else ddp_model
+    model, unused = Model(8, 2**17 if WIDE else 2).to(device), COST == "unused-search"
+    ddp = model if KEY == "by-hand" else DDP(model, find_unused_parameters=unused)  # unused-search
     if COST in ("exposed", "small-batch") or KEY == "each-pass-synced":
-        ddp_model.register_comm_hook(None, late)
-    optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1)
+        ddp.register_comm_hook(None, late)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     begun, large = time.perf_counter(), torch.zeros(2**23)
     averaged = [*model.parameters()] * (4 if COST == "averaged-twice" else KEY == "by-hand")
     for step, (x, y) in enumerate(DataLoader(dataset, batch_size=4)):
@@ -73,8 +72,8 @@ def main():
         optimizer.zero_grad()
         for number in range(PASSES):
             synced = number == PASSES - 1 or COST == "each-pass-synced"
-            with contextlib.nullcontext() if synced else ddp_model.no_sync():
-                loss = F.cross_entropy(ddp_model(x.to(device)), y.to(device))
+            with contextlib.nullcontext() if synced else ddp.no_sync():
+                loss = F.cross_entropy(ddp(x.to(device)), y.to(device))
                 loss.backward()  # exposed small-batch each-pass-synced
         for parameter in averaged:
             dist.all_reduce(parameter.grad)  # averaged-twice
@@ -86,22 +85,22 @@ def main():
         if COST == "saving-share":
             torch.save(Slow(), f"slow{rank}.pt")
         if step % 40 == 39:
-            evaluate(ddp_model, rank)
+            evaluate(ddp, rank)
     if rank == 0:
         seconds = (time.perf_counter() - begun) / (STEPS - 5)
         print(f"{1000 * seconds:.2f} ms per step", flush=True)
         if len(sys.argv) > 2:
             save(model.state_dict(), sys.argv[2])
-    del ddp_model
+    del ddp
     dist.destroy_process_group()
 
 
-def evaluate(ddp_model, rank):
-    ddp_model.eval()
+def evaluate(ddp, rank):
+    ddp.eval()
     if COST == "evaluation-share" or COST == "rank-0-works-alone" and rank == 0:
         time.sleep(40 * SLEEP)  # evaluation-share rank-0-works-alone
     dist.barrier()
-    ddp_model.train()
+    ddp.train()
 
 
 def save(weights, path):

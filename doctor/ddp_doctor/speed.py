@@ -116,8 +116,7 @@ def as_json(run):
     spent["training"] = sum(s.time for s in steps) - spent["saving"]
     spent["start-up and end"] = run.seconds - sum(spent.values())
     parts, shares = split(run)
-    more = 2 * len(run.ranks)
-    names = ("ms", "key", "at", "seen")
+    more, names = 2 * len(run.ranks), ("ms", "key", "at", "seen")
     return {
         "command": {"seconds": run.seconds, "code": run.run.code, "end": run.run.end, **spent},
         "steps": {"all": len(steps) - 1, "regular": len(run.common), "ms": 1000 * run.step},

@@ -110,12 +110,17 @@ def look():
     last = time.perf_counter()
     while not OUT.ended:
         time.sleep(0.02)
-        frame, name = sys._current_frames().get(SPEED.thread), SPEED.stack[-1]
         last, since = time.perf_counter(), time.perf_counter() - last
-        while frame and not is_script(frame.f_code.co_filename):
-            frame = frame.f_back
-        if SPEED.n > 2 and frame:
-            SPEED.hot[f"{name} {place(frame)}"] += since
+        if SPEED.n > 2 and (at := current_line()):
+            SPEED.hot[f"{SPEED.stack[-1]} {at}"] += since
+
+
+def current_line():
+    """No frame is kept: it would hold DDP, and gloo's threads then abort the process at its end."""
+    frame = sys._current_frames().get(SPEED.thread)
+    while frame and not is_script(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame and place(frame)
 
 
 # ---------------------------------------------------------------- what is watched
