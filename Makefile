@@ -3,7 +3,7 @@
 # make figures     measure every figure of the pages again, on an idle machine: an hour
 # make site        build the site from the pages and the notebooks (Python 3.11)
 # make test        lint and the quick tests: four minutes on two cores
-# make test-all    the tests that take longer: half an hour and more
+# make test-all    the tests that take longer: fifty minutes on two cores
 # make gpu         on a machine with GPUs: run their tests and every stage, for a record to send
 # make lint        ruff, codespell, oxlint and shellcheck alone
 # make sync        copy the lower half of stage 1's train.py into the other stages

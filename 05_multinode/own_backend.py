@@ -127,7 +127,7 @@ class Ring(dist.ProcessGroup):
             raise ValueError(f"rank {self.rank()} has no link from rank {peer}")
         data = tensors[0].detach().view(-1).view(torch.uint8).numpy()
         if self.inbox.readinto(data) < len(data):
-            raise ConnectionError(f"rank {peer} has gone")
+            raise ConnectionError(f"rank {peer} has ended")
 
     def shutdown(self):  # destroy_process_group calls it
         self.outgoing.close()  # the right neighbour fails if it waits, and so on round the ring

@@ -280,6 +280,7 @@ def test_a_stage_that_fails_is_shown_and_the_others_run(reader, tmp_path_factory
     ],
 )
 def test_a_signal_ends_the_stage_too(reader, stage, stop, code):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, ignores it
     process = reader.start(f"python compare.py --only {stage} -e 1000 --lr 0.001 --device cpu")
     wait_for_line(process)
     os.kill(process.pid, stop)

@@ -141,8 +141,8 @@ def test_a_neighbour_that_hangs_or_dies_is_an_error(tmp_path):
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     for (hung, after), (died, at_once) in found:
         assert after > 2 and at_once < 30, "after the timeout of 3 s; before that of 60 s"
-        assert hung.endswith(("timed out", "rank 0 has gone")) and died.endswith("has gone")
-    assert found[0][0][0].endswith("timed out") and found[0][1][0].endswith("rank 2 has gone")
+        assert hung.endswith(("timed out", "rank 0 has ended")) and died.endswith("has ended")
+    assert found[0][0][0].endswith("timed out") and found[0][1][0].endswith("rank 2 has ended")
 
 
 # ---------------------------------------------------------------- what it refuses
