@@ -3,8 +3,7 @@
 Twice: on one machine, where bytes travel through memory, and on four nodes (namespaces, made by
 05_multinode/rehearsal/hosts.py), whose cables carry 100 Mb/s in either direction. The ways are
 those of 05_multinode/from_scratch.py and take turns. A sum has arrived when the last rank has it.
-Of each round's repeats the median is kept, of the rounds the quickest: whatever else a machine does
-makes a sum take longer, never shorter. The second half needs Linux and root.
+The median of a round's repeats and the quickest round are kept. The second half needs Linux, root.
 
     sudo env "PATH=$PATH" python -m benchmarks.all_reduce_ways
 """

@@ -2,7 +2,7 @@
 
     python PATH/benchmarks/doctor_costs.py [KEY ...]   # in an empty folder, on an idle machine
 
-The cost is what a step takes longer than with COST=0, both measured without the doctor.
+What was put in is what a step takes longer than with COST=0, in three pairs without the doctor.
 """
 
 import json
@@ -39,20 +39,21 @@ def step(key, cost):
     return float(re.search(r"([\d.]+) ms per step", done.stdout)[1])
 
 
-def findings(command):
+def measured(command):
     doctor = [sys.executable, str(ROOT / "doctor"), "--speed", "--json", "speed.json"]
     subprocess.run(doctor + command.split(), check=True, stdout=subprocess.DEVNULL)
-    return json.loads(Path("speed.json").read_text())["findings"]
+    return json.loads(Path("speed.json").read_text())
 
 
 def main():
     for key in sys.argv[1:] or [*KEYS, *HEALTHY]:
-        found = findings(HEALTHY.get(key, f"{TORCHRUN} {SCRIPT} {key}"))
-        named = [f"{one['key']} {one['ms']:.2f} ms in {Path(one['at']).name}" for one in found]
+        said = measured(HEALTHY.get(key, f"{TORCHRUN} {SCRIPT} {key}"))
+        named = [f"{one['key']} {one['ms']:.2f} ms in {one['at']}" for one in said["findings"]]
         print(f"{key}: {'; '.join(named) or 'nothing'}", flush=True)
         if key in KEYS:
-            cost = step(key, "1") - step(key, "0")
-            print(f"    put in: {cost:.2f} ms in {SCRIPT.name}:{line_of(key)}", flush=True)
+            costs = sorted(round(step(key, "1") - step(key, "0"), 2) for _ in range(3))
+            waited = max(rank["no core"] for rank in said["ranks"].values())
+            print(f"    put in: {costs} ms in line {line_of(key)}, no core {waited}", flush=True)
 
 
 if __name__ == "__main__":

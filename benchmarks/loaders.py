@@ -3,8 +3,7 @@
 One by one is torchvision's own way, and that of most demos: an image becomes a PIL image, then a
 tensor, and the loader puts a batch of them together. The ConvNet, the batch of 120 images and the
 stopwatch are stage 1's, on one thread. Each way has the same 100 steps, after 10 that do not count;
-the ways take turns, and of the runs of each the quickest is kept: whatever else a machine does
-makes a run longer, never shorter.
+the ways take turns. The quickest run of each is kept, because load only adds time.
 
     python -m benchmarks.loaders --data data
 """

@@ -1,13 +1,11 @@
 """Record data-parallel runs for the player in docs/player: real ranks, on CPU cores with gloo.
 
-    python -m benchmarks.record           # both kinds: some three minutes
-    python -m benchmarks.record step      # one of them: step or failure
+    python -m benchmarks.record [step | failure]    # both: some three minutes
 
 A step of DDP is recorded by a hook on every parameter and DDP's communication hook; a failure by
 notes that each rank writes as it goes, so that they are there when it is killed. The ranks share
 the clock of their machine. Nothing is written before all are recorded. The recordings of
 all-reduces stay as they are: they depend on 05_multinode/from_scratch.py, and not on PyTorch.
-tests/test_recordings.py examines what is there.
 """
 
 import argparse

@@ -4,8 +4,7 @@ Forward passes through ten linear layers, in two threads and in two processes, a
 the kernels of two layers a thread is in Python and holds the GIL, in a kernel it does not; so the
 smaller the layers, the larger the share of Python.
 
-Everything is tried several times, and the quickest try is kept: whatever else a machine does makes
-it longer, never shorter.
+Everything is tried several times, and the quickest try is kept, because load only adds time.
 
     python -m benchmarks.threads
 """

@@ -1,10 +1,10 @@
 """Trains on two ranks with one cost on purpose: torchrun ... one_cost.py KEY [FILE]
 
-The line of a cost ends with its key. With COST=0 the script does the same without the cost. Most
-steps sleep for 20 ms instead of computing, so that load does not hide a cost.
+The line of a cost ends with its key. COST=0 leaves it out. Steps sleep, so load hides no cost.
 """
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -20,6 +20,10 @@ COST = KEY if os.environ.get("COST") != "0" else "none"
 WIDE = KEY in ("wide", "exposed", "averaged-twice")  # 4.7 MB of gradients
 PASSES = 4 if KEY in ("each-pass-synced", "no_sync") else 1
 STEPS, SLEEP = 120, 0.05
+Output = dataclasses.make_dataclass("Output", ["scores", "deep"])
+SOME, DEEP = torch.zeros(200_000), torch.zeros((), requires_grad=True)
+for _ in range(100_000 if KEY == "unused-search" else 0):
+    DEEP = DEEP + 0  # a graph that DDP searches, and backward() does not need
 
 
 class Data(TensorDataset):
@@ -32,12 +36,9 @@ class Data(TensorDataset):
 class Model(torch.nn.Linear):
     def forward(self, x):
         time.sleep(0.02 * self.training)
-        y = super().forward(x)[:, :2]
-        for _ in range(5_000 if KEY == "unused-search" else 0):
-            y = y + 0
-        if KEY == "too-many-threads":
-            torch.randn(2000, 200) @ torch.randn(200, 2000)
-        return y
+        for _ in range(200 if KEY == "too-many-threads" else 0):
+            torch.add(SOME, 1)
+        return Output(super().forward(x)[:, :2], DEEP)
 
 
 class Slow:
@@ -73,7 +74,7 @@ def main():
         for number in range(PASSES):
             synced = number == PASSES - 1 or COST == "each-pass-synced"
             with contextlib.nullcontext() if synced else ddp.no_sync():
-                loss = F.cross_entropy(ddp(x.to(device)), y.to(device))
+                loss = F.cross_entropy(ddp(x.to(device)).scores, y.to(device))
                 loss.backward()  # exposed small-batch each-pass-synced
         for parameter in averaged:
             dist.all_reduce(parameter.grad)  # averaged-twice

@@ -26,8 +26,7 @@ def measured(ranks, wrap=WRAP, tenth=None, kinds="with", **step):
     """A run of 40 steps.
 
     ranks: for each the milliseconds of a phase, or of "collective OPERATION LINE", and of those
-    without a processor. tenth: the same, more, in each tenth step. kinds: of blocks of 4 steps
-    after 8.
+    without a processor. tenth: more, in each tenth step. kinds: of blocks of 4 steps after 8.
     """
     processes, kinds = [], kinds.split()
     for number, laps in enumerate(ranks):

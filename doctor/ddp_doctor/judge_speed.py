@@ -42,15 +42,17 @@ class Rank:
         self.number, self.end = self.events["init"]["rank"], self.events.get("end", {})
 
     def hot(self, *phases, others=()):
-        """The line in which this rank was most of a phase, or longer than others; and its share."""
+        """The line in which this rank was most of a phase, or longer than others; its share."""
         lines = Counter()
         for key, seconds in self.end.get("hot", {}).items():
             phase, at = key.split(" ", 1)
             if FORWARD.get(phase, phase) in phases:
                 rest = [rank.end.get("hot", {}).get(key, 0) for rank in others]
                 lines[at] += seconds - (median(rest) if rest else 0)
-        line = max(lines, key=lines.get, default="?")
-        return line, lines[line] / (lines.total() or 1)
+        line = max(lines, key=lines.get, default="?:0")
+        file, _, number = line.rpartition(":")
+        near = sum(lines[f"{file}:{int(number) + more}"] for more in range(-3, 4))
+        return line, near / (lines.total() or 1)
 
     def total(self, phase):
         return sum(step.phases[phase] for step in self.steps.values())
@@ -69,8 +71,7 @@ class Measured:
         if self.rows:
             self.zero = self.ranks[0]
             self.wrap = self.zero.events.get("wrap")
-            self.step = median(s.time - s.wait for row in self.rows for s in row)
-            self.wait = median(s.wait for row in self.rows for s in row)
+            self.step = median(s.time for row in self.rows for s in row)
 
     def typical(self, rank, value):
         return median(value(rank.steps[n]) for n in self.common)
@@ -109,7 +110,7 @@ def straggler(run):
             more[phase] = median(one.phases[phase] - rest for (one, _), rest in zip(rows, rests))
         cost, phase = sum(more.values()), max(more, key=more.get)
         often = mean(one.work > max(s.work for s in rest) for one, rest in rows)
-        if often > 0.7 and min(cost, more[phase]) > 0.05 * run.step:
+        if often > 0.7 and min(cost, more[phase]) > 0.1 * run.step:
             at, _ = rank.hot(*WORK, others=[r for r in run.ranks if r is not rank])
             text = f"rank {rank.number} works longer in {often:.0%} of the steps, mostly in {phase}"
             yield cost, "straggler", at, text
@@ -126,7 +127,7 @@ def communication(run):
         passes = run.typical(run.zero, lambda s: s.passes)
         text = f"DDP averages in each of {passes:.0f} passes of a step: no_sync() for all but one"
         yield early, "each-pass-synced", at, text
-    elif cost > max(0.2 * run.step, run.wait):  # gloo's threads wait for processors, too
+    elif cost > max(0.2 * run.step, run.least(lambda s: s.wait)):  # gloo's threads wait, too
         few = f"{text}: so few that it is latency, which each step pays whatever its batch is"
         yield cost, *(("small-batch", at, few) if size < FEW else ("exposed", at, text))
 
@@ -152,11 +153,11 @@ def pauses(run):
     evaluation = min(rank.total("evaluation") for rank in run.ranks)
     spent = [("evaluation-share", "evaluation", evaluation, 0.5)]
     spent += [("saving-share", "saving", often * saving, 0.05)]
-    odd = [n for n in steps if n > 3 and n not in run.common]
 
-    def more(*phases):  # on rank 0 than on the others
-        rows = [[s.phases for n, s in rank.steps.items() if n in odd] for rank in run.ranks]
-        zero, *rest = [sum(row[p] for row in own for p in phases) for own in rows]
+    def more(*phases):  # than usual, on rank 0 and not on the others
+        steps = [list(rank.steps.values())[3:] for rank in run.ranks]
+        rows = [[sum(s.phases[p] for p in phases) for s in own] for own in steps]
+        zero, *rest = [sum(row) - len(row) * median(row) for row in rows]
         return zero - median(rest or [zero])
 
     for phase in ("evaluation", "saving", "own"):
@@ -171,7 +172,7 @@ def pauses(run):
 def own_code(run):
     at, share = run.zero.hot("own")
     cost = share * run.least(lambda s: s.phases["own"])
-    if cost > 0.05 * run.step:
+    if cost > 0.1 * run.step and run.zero.total("forward"):  # else it contains the forward pass
         yield cost, "own-code", at, "the script's own code in the loop, on all ranks"
 
 

@@ -21,7 +21,7 @@ from . import launch, twin
 from .judge_speed import PHASES, Measured, findings
 
 FEWEST = 10  # regular steps
-SPREAD = 0.15  # of the efficiency: rounds that differ by more say nothing
+SPREAD = 0.3  # of the efficiency: rounds that differ by more say nothing
 # Okabe and Ito's: the phases that compare.py draws, too, have the same colours there.
 COLORS = "#999999 #56B4E9 #0072B2 #D55E00 #E69F00 #CC79A7 #F0E442 #009E73 #DDDDDD".split()
 COLORS = dict(zip((*PHASES, "no core"), COLORS))
@@ -79,8 +79,7 @@ def split(run):
     kinds = run.kinds
     if not {"with", "without", "alone"} <= set(kinds):
         return {}, []
-    pairs = zip(kinds["alone"], kinds["with"])
-    shares = sorted(alone / whole for (alone, _), (whole, _) in pairs)
+    shares = sorted(one[0] / all_[0] for one, all_ in zip(kinds["alone"], kinds["with"]))
     low, _, high = quantiles(shares, n=4) if len(shares) > 3 else (0, 0, 1)
     if high - low > SPREAD:
         return {}, shares
@@ -141,6 +140,8 @@ def show(run, facts):
     print("ms per step" + "".join(f"{name:>11}" for name in shown))
     for number, row in ranks.items():
         print(f"rank {number:<6}" + "".join(f"{row[name]:11.2f}" for name in shown))
+    if min(row["no core"] for row in ranks.values()) > 0.1 * steps["ms"]:
+        wrapped("No core was free for much of a step: end other programs, or start fewer threads.")
     show_twin(facts)
     for one in facts["findings"]:
         share = one["ms"] / steps["ms"]
@@ -159,7 +160,9 @@ def show_twin(facts):
         return
     total, alone = sum(parts.values()), parts["one rank alone"]
     sums = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
-    wrapped(f"Efficiency {alone / total:.0%}. The twin's step in ms: {sums} = {total:.2f}.")
+    low, _, high = quantiles(shares, n=4)
+    wrapped(f"Efficiency {alone / total:.0%} ({low:.0%} to {high:.0%} in the middle half of the "
+            f"rounds). The twin's step in ms: {sums} = {total:.2f}.")  # fmt: skip
     for more, (low, high) in facts["predicted"].items():
         wrapped(f"Predicted for {more} ranks on this machine: {low:.1f} to {high:.1f} ms per step. "
                 "Assumed: the same work per rank, a ring, no more memory traffic, and ranks that "

@@ -73,9 +73,9 @@ def seconds(moment):
     return SPEED.origin[0] + SPEED.origin[1].elapsed_time(moment) / 1000
 
 
-def lap():
+def lap(moment=None):
     """The time since the last lap belongs to what is on top of the stack."""
-    moment, waited = now(), SPEED.waited
+    moment, waited = moment or now(), SPEED.waited
     if SPEED.file and SPEED.stream is None and moment - SPEED.looked > 1e-3:  # it costs 17 us
         SPEED.waited = int(os.pread(SPEED.file, 64, 0).split()[1]) / 1e9
     SPEED.looked = moment
@@ -165,15 +165,15 @@ def note_ddp(_, ddp, *args, **kwargs):
 
 def note_gradient(_):
     """A pass ends with the engine's callbacks, in their order: ours comes before DDP's."""
-    SPEED.gradients += 1
+    SPEED.gradients, SPEED.computed = SPEED.gradients + 1, time.perf_counter()
     if SPEED.syncs:
         SPEED.syncs = False
         SPEED.engine.queue_callback(note_ready)
 
 
 def note_ready():
-    """All gradients are there: backward() only waits for other ranks."""
-    lap()
+    """All gradients are there: from the last one on, backward() only averages."""
+    lap(SPEED.stream is None and SPEED.computed)
     SPEED.stack[-1] = "exposed"
 
 
