@@ -141,7 +141,7 @@ def show(run, facts):
     for number, row in ranks.items():
         print(f"rank {number:<6}" + "".join(f"{row[name]:11.2f}" for name in shown))
     if min(row["no core"] for row in ranks.values()) > 0.1 * steps["ms"]:
-        wrapped("No core was free for much of a step: end other programs, or start fewer threads.")
+        wrapped("Often no core was free: end other programs, or start fewer threads and workers.")
     show_twin(facts)
     for one in facts["findings"]:
         share = one["ms"] / steps["ms"]
