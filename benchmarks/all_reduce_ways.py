@@ -3,7 +3,7 @@
 Twice: on one machine, where bytes travel through memory, and on four nodes (namespaces, made by
 05_multinode/rehearsal/hosts.py), whose cables carry 100 Mb/s in either direction. The ways are
 those of 05_multinode/from_scratch.py and take turns. A sum has arrived when the last rank has it.
-The median of a round's repeats and the quickest round are kept. The second half needs Linux, root.
+The median of a round's repeats and the quickest round count. The second half needs Linux and root.
 
     sudo env "PATH=$PATH" python -m benchmarks.all_reduce_ways
 """

@@ -1,6 +1,6 @@
 """Trains on two ranks with one cost on purpose: torchrun ... one_cost.py KEY [FILE]
 
-The line of a cost ends with its key. COST=0 leaves it out. Steps sleep, so load hides no cost.
+The line of a cost ends with its key. COST=0 leaves it out. Most steps sleep: load hides no cost.
 """
 
 import contextlib

@@ -42,7 +42,7 @@ class Rank:
         self.number, self.end = self.events["init"]["rank"], self.events.get("end", {})
 
     def hot(self, *phases, others=()):
-        """The line in which this rank was most of a phase, or longer than others; its share."""
+        """The line with most of a phase, or more than on others; the share of it and lines near."""
         lines = Counter()
         for key, seconds in self.end.get("hot", {}).items():
             phase, at = key.split(" ", 1)
@@ -155,8 +155,8 @@ def pauses(run):
     spent += [("saving-share", "saving", often * saving, 0.05)]
 
     def more(*phases):  # than usual, on rank 0 and not on the others
-        steps = [list(rank.steps.values())[3:] for rank in run.ranks]
-        rows = [[sum(s.phases[p] for p in phases) for s in own] for own in steps]
+        counted = [list(rank.steps.values())[3:] for rank in run.ranks]
+        rows = [[sum(s.phases[p] for p in phases) for s in own] for own in counted]
         zero, *rest = [sum(row) - len(row) * median(row) for row in rows]
         return zero - median(rest or [zero])
 

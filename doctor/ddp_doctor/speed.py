@@ -79,7 +79,7 @@ def split(run):
     kinds = run.kinds
     if not {"with", "without", "alone"} <= set(kinds):
         return {}, []
-    shares = sorted(one[0] / all_[0] for one, all_ in zip(kinds["alone"], kinds["with"]))
+    shares = sorted(own / whole for (own, _), (whole, _) in zip(kinds["alone"], kinds["with"]))
     low, _, high = quantiles(shares, n=4) if len(shares) > 3 else (0, 0, 1)
     if high - low > SPREAD:
         return {}, shares
