@@ -6,7 +6,6 @@
 # make test-all    the tests that take longer: fifty minutes on two cores
 # make gpu         on a machine with GPUs: run their tests and every stage, for a record to send
 # make lint        ruff, codespell, oxlint and shellcheck alone
-# make sync        copy the lower half of stage 1's train.py into the other stages
 # make clean       remove what these targets have made, except data/
 #
 # The first call of a target makes .venv and installs what it needs. ARGS passes flags on:
@@ -16,7 +15,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist worksteal --durations 5
 .DELETE_ON_ERROR:
-.PHONY: help demo notebooks figures site lint test test-all gpu sync clean
+.PHONY: help demo notebooks figures site lint test test-all gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -64,9 +63,6 @@ gpu: .venv/maintainer
 	$(BIN)/python compare.py 2>&1 | tee timings/compare.txt
 	$(BIN)/python -m torch.utils.collect_env > timings/collect_env.txt
 	@echo "timings/ has it all. Please send it: \"You have GPUs\" in CONTRIBUTING.md says how."
-
-sync:
-	$(PYTHON) tools/sync_shared_half.py
 
 clean:
 	rm -rf .venv site timings checkpoints runs .pytest_cache .ruff_cache .hypothesis

@@ -5,18 +5,16 @@
     python compare.py --repeat 3            # run each of them three times, interleaved
     python compare.py FILE ...              # run nothing; print the table of these records
 
-Each run appends one line to timings/runs.jsonl (--record). Rows that differ in anything but the
-kind of parallelism get no ratio, and a note says why. The exit code is 1 if a stage failed, and 2
-for a flag or a file that cannot be used.
+Each stage writes its record, and this script appends it to timings/runs.jsonl (--record) as it is.
+Rows that differ in anything but the kind of parallelism get no ratio, and a note says why. The exit
+code is 1 if a stage failed, and 2 for a flag or a file that cannot be used.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
@@ -35,19 +33,23 @@ DRAWN = Path("data", "drawn")  # the folder of synthetic digits, if MNIST cannot
 
 
 def main():
-    args, failed = parse(), []
+    args = parse()
+    found = []
+    failed = []
     try:
         if args.files:
-            found = [record for path in args.files for record in records.read(path)]
+            for path in args.files:
+                found += records.read(path)
         else:
             found, failed = run_all(args)
-        rows = records.rows_of((r for r in found if r["stage"][:2] in args.only), args.repeat)
-        rows = records.together(rows) if args.together else rows
-        if rows:
-            tables = records.about(rows), records.speed_table(rows), records.phase_table(rows)
-            print("", "\n\n".join(tables), sep="\n")
-        elif not failed:
+        chosen = [record for record in found if record["stage"][:2] in args.only]
+        rows = records.rows_of(chosen, args.repeat)
+        if args.together:
+            rows = records.together(rows)
+        if not rows and not failed:
             fail(f"no record of these stages in {', '.join(map(str, args.files))}")
+        if rows:
+            print(f"\n{records.tables(rows)}")
         for name in failed:
             print(f"failed: {name}, see above")
         if rows and args.picture:
@@ -58,11 +60,13 @@ def main():
 
 
 def parse():
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    add, gpus = parser.add_argument, len(visible_gpus())
-    add("files", nargs="*", type=Path, metavar="FILE", help="records to read instead of a run")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    gpus = len(visible_gpus())
     numbers = [stage[:2] for stage in STAGES]
+    add("files", nargs="*", type=Path, metavar="FILE", help="records to read instead of a run")
     add("--only", nargs="+", choices=numbers, default=numbers, help="some of the stages")
     add("--repeat", type=int, help="runs of each stage, interleaved (1); of a FILE the last (all)")
     add("--world-size", type=int, help="devices of stages 2 to 5 (every GPU; 2 on a CPU)")
@@ -72,19 +76,23 @@ def parse():
     add("--picture", type=Path, help="file for the picture (next to --record; none for a FILE)")
     add("--together", action="store_true", help="show stages 3 to 5 as one row: they do the same")
     settings = parser.add_argument_group("settings of every stage, as in its own --help")
-    for name in SETTINGS:
-        short = {"epochs": ["-e"], "batch_size": ["-b"]}.get(name, [])
-        kind = float if name == "lr" else int
-        settings.add_argument(*short, f"--{name.replace('_', '-')}", type=kind, metavar="N")
+    add_setting = settings.add_argument
+    add_setting("-b", "--batch-size", type=int, metavar="N")
+    add_setting("-e", "--epochs", type=int, metavar="N")
+    add_setting("--lr", type=float, metavar="N")
+    add_setting("--threads", type=int, metavar="N")
+    add_setting("--workers", type=int, metavar="N")
+    add_setting("--seed", type=int, metavar="N")
     args = parser.parse_args()
     if args.picture is None and not args.files:
         args.picture = args.record.with_suffix(".png")
     if args.world_size is None:
         args.world_size = gpus if args.device == "cuda" else 2
-    for name in ("repeat", "world_size"):  # the stages check the settings
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name.replace('_', '-')} {value}: at least 1")
+    # The stages check their own settings.
+    if args.repeat is not None and args.repeat < 1:
+        parser.error(f"--repeat {args.repeat}: at least 1")
+    if args.world_size < 1:
+        parser.error(f"--world-size {args.world_size}: at least 1")
     if args.device == "cuda" and args.world_size > gpus:
         parser.error(f"--world-size {args.world_size}: there are {gpus} GPU(s)")
     return args
@@ -100,19 +108,19 @@ def run_all(args):
     """Run every job of the plan, --repeat times, interleaved -> records, names of failed jobs."""
     args.record.parent.mkdir(parents=True, exist_ok=True)
     args.record.open("a").close()  # raises an error now, not after the first stage
-    root, dataset = find_data(args.data)
-    facts = {"dataset": dataset, "device_name": processes.device_name(args.device)}
+    root = find_data(args.data)
     jobs = plan(args, root) * (args.repeat or 1)
-    found, failed = [], []
+    found = []
+    failed = []
     for number, (name, commands) in enumerate(jobs, start=1):
         print(f"[{number}/{len(jobs)}] {name}", flush=True)
-        record = run(commands, facts)
-        if record:
-            with open(args.record, "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-            found.append(records.checked({**record, "file": args.record.stem}))
-        else:
+        line = run(commands)
+        if line is None:
             failed.append(name)
+        else:
+            with open(args.record, "a", encoding="utf-8") as file:
+                file.write(line)
+            found.append(records.record_of(line, args.record))
     return found, failed
 
 
@@ -120,17 +128,22 @@ def plan(args, root):
     """-> [(name, [(command, its GPUs) of each command to start]), ...] in the table's order"""
     flags = ["--device", args.device, "--data", str(root)]
     for name in SETTINGS:
-        if getattr(args, name) is not None:
-            flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    ranks, jobs = args.world_size, []
-    gpus = visible_gpus()[:ranks] if args.device == "cuda" else []  # the same for every job
+        value = getattr(args, name)
+        if value is not None:
+            flags += [f"--{name.replace('_', '-')}", str(value)]
+    ranks = args.world_size
+    gpus = []
+    if args.device == "cuda":
+        gpus = visible_gpus()[:ranks]  # the same for every job
+    jobs = []
 
     def add(name, script, *own, launcher=(), nodes=1):
         command = [sys.executable, *launcher, str(ROOT / script), *own, *flags]
+        # On two nodes one has the GPUs 0, 2, ... and the other one 1, 3, ...
         jobs.append((name, [(command, ",".join(gpus[node::nodes])) for node in range(nodes)]))
 
     add("01_baseline", "01_baseline/train.py")
-    if gpus[1:]:
+    if len(gpus) > 1:
         add("02_dp", "02_dp/train.py")
     elif ranks > 1:  # without GPUs nn.DataParallel does the same as stage 1
         add("02_dp-threads", "02_dp/from_scratch.py", "--train", "--devices", str(ranks))
@@ -142,19 +155,23 @@ def plan(args, root):
     alone = [*torchrun, "--standalone", "--nproc-per-node", str(ranks)]
     add("04_ddp_torchrun", "04_ddp_torchrun/train.py", launcher=alone)
     nodes = 2 if ranks % 2 == 0 else 1  # two nodes: two torchruns on this machine
-    endpoint = f"127.0.0.1:{processes.free_port()}" if "05" in args.only else ""
+    endpoint = ""
+    if "05" in args.only:
+        endpoint = f"127.0.0.1:{processes.free_port()}"
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
     meeting += ["--rdzv-conf", "join_timeout=60", "--nnodes", str(nodes)]
     several = [*torchrun, *meeting, "--nproc-per-node", str(ranks // nodes)]
     add("05_multinode", "05_multinode/train.py", launcher=several, nodes=nodes)
-    return [job for job in jobs if job[0][:2] in args.only]
+    return [(name, commands) for name, commands in jobs if name[:2] in args.only]
 
 
 def visible_gpus():
     """The GPUs of this process, by the names that CUDA_VISIBLE_DEVICES has for them."""
     count = torch.cuda.device_count()  # does not initialise CUDA
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return (named.split(",") if named else [str(gpu) for gpu in range(count)])[:count]
+    if named:
+        return named.split(",")[:count]
+    return [str(gpu) for gpu in range(count)]
 
 
 def native_amp(device):
@@ -167,10 +184,10 @@ def native_amp(device):
 
 
 def find_data(given):
-    """MNIST's folder and the data set's name. Without a network, synthetic digits replace MNIST."""
+    """MNIST's folder. Without a network, synthetic digits replace MNIST."""
     root = Path(given or os.environ.get("MNIST_ROOT", "data"))
     try:
-        test_set = datasets.MNIST(root, train=False, download=True)
+        datasets.MNIST(root, train=False, download=True)
     except Exception as error:  # no network, or a damaged file: each has an exception of its own
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         if given or "MNIST_ROOT" in os.environ:
@@ -179,52 +196,61 @@ def find_data(given):
         root = DRAWN
         command = [sys.executable, str(ROOT / "tools/draw_digits.py"), str(root), "--if-missing"]
         subprocess.run(command)
-        test_set = datasets.MNIST(root, train=False)
-    name = records.dataset_name(test_set.data.numpy())
-    if name != "MNIST":
+        datasets.MNIST(root, train=False)  # raises RuntimeError if they could not be drawn
+    if (root / "NOT_MNIST.txt").exists():  # tools/draw_digits.py has written it
         print(f"*** {root} is NOT MNIST: times can be compared, accuracies are not MNIST's ***")
-    return root, name
+    return root
 
 
-def run(commands, facts):
-    """Run a job and show what it prints -> its record with the facts added, or None if it failed"""
+def run(commands):
+    """Run a job and show what it prints -> the record that it wrote, or None if it failed."""
     errors = tempfile.TemporaryFile("w+", errors="replace")
     with errors, tempfile.TemporaryDirectory() as temp:
         file = Path(temp, "run.jsonl")
         flags = ["--record", str(file), "--checkpoint", str(Path(temp, "model.pt"))]
         # Nothing that a stage leaves in TMPDIR stays. Scripts need the path of their own folder.
         env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": ""}
-        started, mark = time.monotonic(), processes.new_mark()
+        mark = processes.new_mark()
         try:
             running = []
             for command, gpus in commands:
                 env["CUDA_VISIBLE_DEVICES"] = gpus
                 running.append(processes.start([*command, *flags], env, mark, stderr=errors))
             code = max(abs(process.wait()) for process in running)
-            seconds = time.monotonic() - started
         finally:  # an interrupt must not leave a stage running
             processes.end(mark)
         if code == 0:
-            return json.loads(file.read_text()) | facts | {"command_seconds": seconds}
+            return file.read_text(encoding="utf-8")
         errors.seek(0)
-        lines = [line.strip() for line in errors]
-        reasons = [line for line in lines if ": error: " in line or "Error: " in line]
-        print(f"failed: {(reasons or lines or [f'exit code {code}'])[0]}")
+        print(f"failed: {reason_in(errors.read(), code)}")
+        return None
+
+
+def reason_in(printed, code):
+    """The line of an error's message that says most."""
+    lines = [line.strip() for line in printed.splitlines()]
+    for line in lines:
+        if ": error: " in line or "Error: " in line:
+            return line
+    return lines[0] if lines else f"exit code {code}"
 
 
 @rc_context(pictures.INK)
 def draw(rows, path):
     """One bar per row: the phases of a step, and next to it the images per second."""
-    figure = Figure(figsize=(10, min(100, 1.5 + 0.4 * len(rows))), layout="constrained")
-    axes, places, ends = figure.subplots(), range(len(rows)), [0.0] * len(rows)
+    height = min(100, 1.5 + 0.4 * len(rows))
+    figure = Figure(figsize=(10, height), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(rows))
     middles = [records.medians(row) for row in rows]
+    ends = [0.0] * len(rows)
     for phase, color in PHASES.items():
         widths = [middle[phase] for middle in middles]
         axes.barh(places, widths, 0.6, ends, color=color, label=phase)
         ends = [end + width for end, width in zip(ends, widths)]
     for place, middle in enumerate(middles):
         axes.annotate(f" {middle['images/s']:,.0f} images/s", (ends[place], place), va="center")
-    labels = [records.label(rows, row[0]) for row in rows]
+    labels = [records.label(rows, row) for row in rows]
     axes.set_yticks(places, labels, parse_math=False)  # a $ in a name is a $
     axes.set(xlabel="milliseconds of one optimizer step")
     axes.set(xlim=(0, 1.2 * max(ends)), ylim=(len(rows) - 0.4, -0.6))  # leaves room for the text

@@ -5,8 +5,7 @@ equal settings: the repeats of a run, in the order of the file.
 """
 
 import json
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 from operator import itemgetter
 from pathlib import Path
@@ -19,102 +18,84 @@ SETTINGS = ("batch_size", "epochs", "lr", "threads", "workers", "seed")
 WAYS = ("amp", "sync_batchnorm")  # settings that only some stages have
 # Two rows that differ in one of these did other work, or did it on another machine.
 ALIKE = ("images", *SETTINGS, *WAYS, "device", "dataset", "torch", "host", "device_name")
-RUN = ("file", "stage", "name", "world_size", "hosts")
+# The kind of parallelism. Two rows that differ only in this can be compared.
+KIND = ("stage", "world_size", "hosts", "backend")
+# What a stage does not write because it has no such flag.
+DEFAULTS = {"amp": "off", "sync_batchnorm": False, "backend": None}
 # Okabe and Ito's colours, which the colour-blind can tell apart.
-COLORS = ("#999999", "#56B4E9", "#0072B2", "#D55E00", "#E69F00")
-PHASES = dict(zip(("data", "forward", "backward", "exposed", "optimizer"), COLORS))
-
-DEFAULTS = {"amp": "off", "sync_batchnorm": False, "hosts": 1}  # of stages without these flags
-# What compare.py adds; unknown if a stage was run without it.
-DEFAULTS |= {"dataset": "unknown data", "device_name": "unknown device", "command_seconds": None}
+PHASES = {
+    "data": "#999999",
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "exposed": "#D55E00",
+    "optimizer": "#E69F00",
+}
+# What Python raises if a line is no JSON, or if a value is missing or is of another kind.
+WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 Record, Row = dict, list[dict]
 
 
-def dataset_name(test_images: bytes) -> str:
-    """-> "MNIST", or "NOT MNIST" for anything else, such as what tools/draw_digits.py draws."""
-    checksum = zlib.crc32(test_images)
-    return "MNIST" if checksum == 0xE4CA5F57 else f"NOT MNIST ({checksum:08x})"
+# ---------------------------------------------------------------- reading
 
 
 def read(path: Path) -> list[Record]:
-    """Read the records in a file, and add the key "file" to each. Raises ValueError or OSError."""
-    if not path.is_file():  # opening a FIFO would wait for a writer
-        raise ValueError(f"{path} is not a file of records")
+    """Read the records in a file. Raises OSError, or ValueError for a line that is no record."""
     found = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            found.append(checked({**json.loads(line), "file": path.stem}))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number} is not a record: {error}") from None
+            found.append(record_of(line, path))
+        except WRONG as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"{path}, line {number} is not a record: {reason}") from None
     return found
 
 
-def checked(record: Record) -> Record:
-    """The record, with DEFAULTS for what it lacks. Raises ValueError or TypeError if it is none."""
-    record = {**DEFAULTS, **record}
-    for key, fits in FORM.items():
-        if not fits(record.get(key)):
-            raise ValueError(f"{key} is missing or has a wrong value")
+def record_of(line: str | bytes, path: Path) -> Record:
+    """Make the record from a line of this file. Raises one of WRONG if the line is no record."""
+    record = {**DEFAULTS, **json.loads(line), "file": str(path)}
+    # A record is what tables can be made of. Trying it here tells which line is wrong.
+    tables(rows_of([record]))
     return record
-
-
-def is_number(value: object, low: float = 0) -> bool:
-    """Is it a number that can be set or measured? nan, inf and negative numbers cannot."""
-    return type(value) in (int, float) and low <= value < 1e12
-
-
-def is_history(epochs: object) -> bool:
-    """Has each epoch the counts of test images, and the seconds of each phase of each rank?"""
-    try:
-        for epoch in epochs:
-            (correct, total), ranks = epoch["test"], [rank.values() for rank in epoch["phases"]]
-            numbers = [correct, total, *(seconds for rank in ranks for seconds in rank)]
-            fits = all(map(is_number, numbers)) and correct <= total > 0
-            if not fits or min(map(sum, ranks)) < 1e-6:  # no epoch is shorter than a microsecond
-                return False
-        return len(epochs) > 0
-    except (TypeError, ValueError, LookupError, AttributeError):
-        return False
-
-
-TEXTS = ("file", "name", "amp", "device", "dataset", "torch", "host", "device_name")
-FORM: dict[str, Callable] = {"stage": STAGES.__contains__, "history": is_history}
-FORM |= dict.fromkeys(TEXTS, lambda value: isinstance(value, str) and value.isprintable())
-FORM |= dict.fromkeys(("lr", "threads", "workers", "seed"), is_number)
-COUNTS = ("images", "world_size", "hosts", "batch_size", "epochs")
-FORM |= dict.fromkeys(COUNTS, lambda value: is_number(value, 1))
-FORM["sync_batchnorm"] = lambda value: isinstance(value, bool)
-FORM["command_seconds"] = lambda value: value is None or is_number(value)
 
 
 def rows_of(records: Iterable[Record], last: int | None = None) -> list[Row]:
     """Records with equal settings form a row, by stage. Only the `last` records of each count."""
+    settings = itemgetter("file", *KIND, *ALIKE)
     rows: dict[tuple, Row] = {}
     for record in records:
-        rows.setdefault(itemgetter(*RUN, *ALIKE)(record), []).append(record)
-    ordered = sorted(rows.values(), key=lambda row: row[0]["name"])
-    return [row[-last:] if last else row for row in ordered]
+        rows.setdefault(settings(record), []).append(record)
+    ordered = sorted(rows.values(), key=lambda row: row[0]["stage"])
+    if last is None:
+        return ordered
+    return [row[-last:] for row in ordered]
 
 
-def find(rows: list[Row], name: str, **settings) -> Row:
-    """The first row of this name that has these settings, such as batch_size=120."""
-    wanted = {"name": name, **settings}.items()
+def find(rows: list[Row], stage: str, **settings) -> Row:
+    """The first row of this stage that has these settings, such as batch_size=120."""
+    wanted = {"stage": stage, **settings}.items()
     return next(row for row in rows if wanted <= row[0].items())
 
 
 def together(rows: list[Row]) -> list[Row]:
     """Make one row of those of stages 3 to 5 that differ in the launcher only; keep the others."""
+    settings = itemgetter("file", "world_size", "backend", *ALIKE)
     found: dict[tuple, Row] = {}
     for row in rows:
         first = row[0]
-        launched = first["name"] in STAGES[2:] or (first["name"], first["hosts"])
-        key = launched, itemgetter("file", "world_size", *ALIKE)(first)
-        found.setdefault(key, []).extend(row)
-    for row in found.values():
-        if numbers := ", ".join(sorted({record["stage"][1] for record in row})[1:]):
-            name = f"DDP: stages {row[0]['stage'][1]}, {numbers}"
-            row[:] = [{**record, "name": name, "hosts": 1} for record in row]
+        if first["stage"] in STAGES[2:]:
+            work = "DDP"
+        else:
+            work = (first["stage"], first["hosts"])
+        found.setdefault((work, settings(first)), []).extend(row)
     return list(found.values())
+
+
+# ---------------------------------------------------------------- figures
+
+
+def milliseconds_per_step(phases: dict[str, float], steps: float) -> dict[str, float]:
+    """The seconds of each phase in so many steps -> the milliseconds of one step in each phase."""
+    return {phase: 1000 * seconds / steps for phase, seconds in phases.items()}
 
 
 def counted(record: Record) -> list[dict]:
@@ -124,8 +105,10 @@ def counted(record: Record) -> list[dict]:
 
 def speed(record: Record) -> float:
     """Images per second over all ranks: the median of the epochs, by their slowest rank."""
-    epochs = [max(sum(rank.values()) for rank in epoch["phases"]) for epoch in counted(record)]
-    return record["images"] / median(epochs)
+    seconds = []
+    for epoch in counted(record):
+        seconds.append(max(sum(phases.values()) for phases in epoch["phases"]))
+    return record["images"] / median(seconds)
 
 
 def figures(row: Row) -> dict[str, list[float]]:
@@ -134,16 +117,22 @@ def figures(row: Row) -> dict[str, list[float]]:
     For each epoch that counts, the milliseconds of a step in each phase (mean over the ranks), and
     their sum as "step". For each record, "images/s" and "accuracy" (a fraction, after all epochs).
     """
-    found: dict[str, list[float]] = {phase: [] for phase in (*PHASES, "step")}
+    names = (*PHASES, "step", "images/s", "accuracy")
+    found: dict[str, list[float]] = {name: [] for name in names}
     for record in row:
-        scale = 1000 * min(record["batch_size"], record["images"]) / record["images"]
+        steps = record["images"] / min(record["batch_size"], record["images"])
         for epoch in counted(record):
+            ranks = [milliseconds_per_step(phases, steps) for phases in epoch["phases"]]
+            step = 0.0
             for phase in PHASES:
-                found[phase].append(scale * mean(rank.get(phase, 0.0) for rank in epoch["phases"]))
-            found["step"].append(sum(found[phase][-1] for phase in PHASES))
-    tests = [record["history"][-1]["test"] for record in row]
-    found["accuracy"] = [correct / total for correct, total in tests]
-    return {**found, "images/s": [*map(speed, row)]}
+                milliseconds = mean(rank.get(phase, 0.0) for rank in ranks)
+                found[phase].append(milliseconds)
+                step += milliseconds
+            found["step"].append(step)
+        correct, total = record["history"][-1]["test"]
+        found["accuracy"].append(correct / total)
+        found["images/s"].append(speed(record))
+    return found
 
 
 def medians(row: Row) -> dict[str, float]:
@@ -161,13 +150,12 @@ def differences(record: Record, base: Record, keys: Sequence[str] = ALIKE) -> li
     return [f"{key} {record[key]}, not {base[key]}" for key in keys if record[key] != base[key]]
 
 
-def spread(found: list[float], form: str = "{:.2f}") -> str:
-    """The median as text, with the quartiles if these differ; "-" if there is no value."""
-    if not found:
-        return "-"
-    low, middle, high = quantiles(found, method="inclusive") if len(found) > 1 else 3 * found
-    middle, low, high = map(form.format, (middle, low, high))
-    return middle if low == high else f"{middle} ({low}-{high})"
+# ---------------------------------------------------------------- tables
+
+
+def tables(rows: list[Row]) -> str:
+    """All that is printed about the rows: what they have in common, and the two tables."""
+    return "\n\n".join([about(rows), speed_table(rows), phase_table(rows)])
 
 
 def about(rows: list[Row]) -> str:
@@ -179,71 +167,128 @@ def about(rows: list[Row]) -> str:
     )
     if first["device"] == "cpu":
         text += "\nOne CPU core stands in for one device. On GPUs the ratios differ."
-    if len({record["stage"] for row in rows for record in row} & set(STAGES[2:])) > 1:
+    stages = set()
+    for row in rows:
+        stages.update(record["stage"] for record in row)
+    if len(stages.intersection(STAGES[2:])) > 1:
         text += "\nStages 3, 4 and 5 run the same training step. They differ by noise only."
     if any(len(row) > 1 for row in rows):
         text += "\nFigures are medians (with quartiles). A ratio is formed in each repeat."
     return text
 
 
-def label(rows: list[Row], record: Record) -> str:
+def name_of(row: Row) -> str:
+    """The stage of a row, or those that together() has put into it."""
+    stages = sorted({record["stage"] for record in row})
+    if len(stages) == 1:
+        return stages[0]
+    return f"DDP: stages {', '.join(stage[1] for stage in stages)}"
+
+
+def label(rows: list[Row], row: Row) -> str:
     """The row's name, and the settings in which it differs from the first row."""
-    keys = (*SETTINGS, *WAYS, "dataset", "torch", "device_name", "host", "file")
-    changed = [f"{key} {record[key]}" for key in keys if record[key] != rows[0][0][key]]
-    return ", ".join([record["name"], *changed])
+    first, top = row[0], rows[0][0]
+    parts = [name_of(row)]
+    for key in (*SETTINGS, *WAYS, "dataset", "torch", "device_name", "host", "file"):
+        if first[key] != top[key]:
+            parts.append(f"{key} {first[key]}")
+    backends = {other[0]["backend"] for other in rows} - {None}  # stages 1 and 2 have none
+    if len(backends) > 1 and first["backend"] is not None:
+        parts.append(first["backend"])
+    return ", ".join(parts)
+
+
+def spread(found: list[float], form: str = "{:.2f}") -> str:
+    """The median as text, with the quartiles if these differ; "-" if there is no value."""
+    if not found:
+        return "-"
+    if len(found) == 1:
+        return form.format(found[0])
+    low, middle, high = [form.format(value) for value in quantiles(found, method="inclusive")]
+    if low == high:
+        return middle
+    return f"{middle} ({low}-{high})"
+
+
+def candidates(rows: list[Row]) -> list[Row]:
+    """The rows that a ratio can be formed with: those of the first row's kind, of any file."""
+    return [row for row in rows if not differences(row[0], rows[0][0], KIND)]
+
+
+def base_of(row: Row, rows: list[Row]) -> Row | None:
+    """The first of the candidates that has the settings of the row, or None."""
+    for base in candidates(rows):
+        if not differences(row[0], base[0]):
+            return base
+    return None
 
 
 def speed_table(rows: list[Row]) -> str:
-    """A line per row: images per second, ratio to the base, accuracy, seconds of the command.
+    """A line per row: images per second, ratio to the base, accuracy.
 
-    The base of a row has the name of the first row, and the settings of the row. A row without a
+    The base of a row has the kind of the first row, and the settings of the row. A row without a
     base gets no ratio, and a note says why.
     """
-    top, lines, notes = rows[0][0], [], {}
-    bases = [row for row in rows if not differences(row[0], top, RUN[1:])]  # of any file
-    alike = itemgetter(*ALIKE)
-    base_of = {alike(base[0]): base for base in reversed(bases)}
+    lines = []
+    notes = []
     for row in rows:
-        first, measured = row[0], figures(row)
-        base = base_of.get(alike(first))
-        found = ratios(row, base) if base else []
-        each = [median(found) * base[0]["world_size"] / first["world_size"]] if base else []
-        note = ""
-        if not base:
-            differ = min((differences(first, other[0]) for other in bases), key=len)
-            note = f"{', '.join(differ)}: no ratio to {top['name']}"
-        elif each[0] > 1.005:
-            note = "above 100 %: noise (try --repeat), or the smaller shards fit into a cache"
-        elif min(found) < 1 < max(found):
-            note = "no difference can be seen: some repeats were faster, some slower"
-        number = f"({notes.setdefault(note, len(notes) + 1)})" if note else ""
-        nodes = f" on {first['hosts']} nodes" if first["hosts"] > 1 else ""
-        seconds = [r["command_seconds"] for r in row if r["command_seconds"] is not None]
-        lines.append(
-            [
-                label(rows, first),
-                f"{first['world_size']}{nodes}",
-                spread(measured["images/s"], "{:,.0f}"),
-                spread(found),
-                spread(each, "{:.0%}"),
-                spread(measured["accuracy"], "{:.2%}"),
-                f"{median(seconds):.1f}" if seconds else "-",
-                number,
-            ]
-        )
-    titles = ["", "devices", "images/s", f"x {top['name']}", "per device", "accuracy"]
-    align = ("left", *["right"] * 6, "left")
-    table = tabulate(lines, [*titles, "command (s)", ""], colalign=align, disable_numparse=True)
-    return "\n".join([table, *(f"({number}) {note}" for note, number in notes.items())])
+        first = row[0]
+        devices = str(first["world_size"])
+        if first["hosts"] > 1:
+            devices += f" on {first['hosts']} nodes"
+        found = []
+        per_device = []
+        base = base_of(row, rows)
+        if base is not None:
+            found = ratios(row, base)
+            per_device = [median(found) * base[0]["world_size"] / first["world_size"]]
+        note = note_on(row, rows, found, per_device)
+        number = ""
+        if note:
+            if note not in notes:
+                notes.append(note)
+            number = f"({notes.index(note) + 1})"
+        measured = figures(row)
+        line = [
+            label(rows, row),
+            devices,
+            spread(measured["images/s"], "{:,.0f}"),
+            spread(found),
+            spread(per_device, "{:.0%}"),
+            spread(measured["accuracy"], "{:.2%}"),
+            number,
+        ]
+        lines.append(line)
+    titles = ["", "devices", "images/s", f"x {name_of(rows[0])}", "per device", "accuracy", ""]
+    align = ("left", *["right"] * 5, "left")
+    text = tabulate(lines, titles, colalign=align, disable_numparse=True)
+    for number, note in enumerate(notes, start=1):
+        text += f"\n({number}) {note}"
+    return text
+
+
+def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[float]) -> str:
+    """What a reader must know about the ratios of a row, or why there are none; else ""."""
+    if not found:
+        differ = min((differences(row[0], base[0]) for base in candidates(rows)), key=len)
+        return f"{', '.join(differ)}: no ratio to {name_of(rows[0])}"
+    if per_device[0] > 1.005:
+        return "above 100 %: noise (try --repeat), or the smaller shards fit into a cache"
+    if min(found) < 1 < max(found):
+        return "no difference can be seen: some repeats were faster, some slower"
+    return ""
 
 
 def phase_table(rows: list[Row]) -> str:
     """Where a step's time goes, in milliseconds: medians over epochs and repeats."""
     lines = []
     for row in rows:
-        cells = {name: f"{middle:.2f}" for name, middle in medians(row).items()}
+        middle = medians(row)
+        line = [label(rows, row)]
+        for phase in (*PHASES, "step"):
+            line.append(f"{middle[phase]:.2f}")
         if "exposed" not in row[0]["history"][0]["phases"][0]:  # no other ranks to wait for
-            cells["exposed"] = "-"
-        lines.append([label(rows, row[0]), *(cells[phase] for phase in (*PHASES, "step"))])
+            line[1 + list(PHASES).index("exposed")] = "-"
+        lines.append(line)
     titles = ["milliseconds per step", *PHASES, "step"]
     return tabulate(lines, titles, colalign=("left", *["right"] * 6), disable_numparse=True)

@@ -1,48 +1,76 @@
-"""The shortest complete script, on one device. 04_ddp_torchrun/minimal.py runs on several."""
+"""Train a small network on MNIST: one process, on one GPU or on the CPU.
 
-import argparse
+python 01_baseline/minimal.py
+"""
+
 import os
 
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 
 def main():
-    argparse.ArgumentParser(description=__doc__).parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    data = {"root": os.getenv("MNIST_ROOT", "data"), "transform": transforms.ToTensor()}
-    try:
-        train_set = datasets.MNIST(download=True, **data)
-        test_set = datasets.MNIST(train=False, **data)
-    except Exception as error:  # no network, or a damaged file
-        raise SystemExit(f"no MNIST in {data['root']}: {error!r}") from None
-    loader = DataLoader(train_set, batch_size=240, shuffle=True)
+    train(device)
+
+
+def train(device):
+    train_set, test_set = load_mnist()
+    batch_size = 240
+    loader = DataLoader(train_set, batch_size, shuffle=True)
     test_loader = DataLoader(test_set, batch_size=500)
 
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(7 * 7 * 32, 10),
-    ).to(device)  # fmt: skip
+        nn.Conv2d(1, 16, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(7 * 7 * 32, 10),
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     for epoch in range(2):
         model.train()
         for x, y in loader:
-            loss = nn.functional.cross_entropy(model(x.to(device)), y.to(device))
+            x = x.to(device)
+            y = y.to(device)
+            loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
         model.eval()
-        correct = torch.zeros((), device=device)
+        correct = torch.tensor(0, device=device)
         with torch.inference_mode():
             for x, y in test_loader:
-                correct += (model(x.to(device)).argmax(1) == y.to(device)).sum()
-        print(f"epoch {epoch}: {correct:.0f} of {len(test_set)} test images correct")
+                x = x.to(device)
+                y = y.to(device)
+                correct += (model(x).argmax(dim=1) == y).sum()
+        print(f"epoch {epoch}: {correct} of {len(test_set)} test images correct")
         torch.save(model.state_dict(), "minimal.pt")
+
+
+def load_mnist():
+    """Return the training set and the test set. They are downloaded if they are not there."""
+    root = os.getenv("MNIST_ROOT", "data")
+    try:
+        train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
+        test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
+    except Exception as error:  # There is no network, or a file is damaged.
+        reason = str(error).partition("\n")[0]  # the first line
+        raise SystemExit(
+            f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
+            "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
+            "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
+        ) from None
+    return train_set, test_set
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ a device, so all of it runs on a CPU.
     python 02_dp/from_scratch.py
     python 02_dp/from_scratch.py --train --epochs 1
 
-With --train it trains as stage 2 does, with its flags and --devices N (2 on a CPU).
+With --train it trains as stage 2 does. It then takes all flags of stage 2, which
+`python 02_dp/train.py --help` shows.
 """
 
 import argparse
@@ -43,9 +44,12 @@ class DataParallel:
     def __init__(self, module: nn.Module, devices: list[torch.device]):
         if not devices:
             raise ValueError("DataParallel needs at least one device")
-        self.module, self.devices = module, devices
+        self.module = module
+        self.devices = devices
         # The first replica is the model itself: its running statistics are the ones that are kept.
-        self.replicas = [module] + [copy.deepcopy(module).to(device) for device in devices[1:]]
+        self.replicas = [module]
+        for device in devices[1:]:
+            self.replicas.append(copy.deepcopy(module).to(device))
         self.threads = [start_thread() for _ in devices]
         self.traffic = Counter()  # bytes between the first device and the others
 
@@ -92,8 +96,10 @@ class DataParallel:
         PyTorch computes a CPU's backward in the thread that asks for it: asked once, it would take
         the replicas one after the other. For GPUs it keeps a thread per device itself.
         """
-        parts = gradient.split([len(output) for output in outputs])
-        parts = [part.to(output.device) for part, output in zip(parts, outputs)]
+        sizes = [len(output) for output in outputs]
+        parts = []
+        for part, output in zip(gradient.split(sizes), outputs):
+            parts.append(part.to(output.device))
         self.traffic["output gradients out"] += sum(part.nbytes for part in parts[1:])
         if gradient.is_cuda:
             torch.autograd.backward(outputs, parts)
@@ -112,9 +118,11 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, parallel: DataParallel, outputs: list[Tensor], anchor: Tensor) -> Tensor:
-        ctx.parallel, ctx.outputs = parallel, outputs
+        ctx.parallel = parallel
+        ctx.outputs = outputs
         parallel.traffic["outputs back"] += sum(output.nbytes for output in outputs[1:])
-        return torch.cat([output.detach().to(outputs[0].device) for output in outputs])
+        first = outputs[0].device
+        return torch.cat([output.detach().to(first) for output in outputs])
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[None, None, None]:
@@ -151,8 +159,9 @@ def on_threads(threads: list[SimpleQueue], function: Callable, *arguments: list)
     """map(function, *arguments), every call on a thread of its own, all at once."""
     futures = []
     for tasks, *own in zip(threads, *arguments):
-        futures.append(Future())
-        tasks.put((futures[-1], function, own))
+        future = Future()
+        futures.append(future)
+        tasks.put((future, function, own))
     return [future.result() for future in futures]
 
 
@@ -160,12 +169,13 @@ def on_threads(threads: list[SimpleQueue], function: Callable, *arguments: list)
 
 
 def prove() -> None:
-    from train import ConvNet
+    import train
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = ConvNet().double()  # 16 digits: rounding cannot be taken for a mistake
-    x, y = torch.rand(120, 1, 28, 28, dtype=torch.double), torch.randint(10, (120,))
+    model = train.make_model().double()  # 16 digits: rounding cannot be taken for a mistake
+    x = torch.rand(120, 1, 28, 28, dtype=torch.double)
+    y = torch.randint(10, (120,))
     parallel = DataParallel(model, [torch.device("cpu")] * 3)
     print("120 images on 3 threads, float64. The largest difference to the bare model:")
     model.eval()
@@ -178,31 +188,43 @@ def prove() -> None:
     outputs, gradients = differences(parallel, model, x, y)
     claim(outputs > 0.01, f"outputs, live statistics: {outputs:.2f}; each replica sees a third")
     claim(gradients > 0.001, f"gradients, live statistics: {gradients:.3f}")
+    # The first replica, which is the model itself, sees the first third of the batch. So its
+    # running statistics become those of a model that gets only this third.
     alone = copy.deepcopy(model)
-    parallel(x), alone(x[:40])
-    far = (model.block1[1].running_mean - alone.block1[1].running_mean).abs().max().item()
+    parallel(x)
+    alone(x[:40])
+    batchnorm = 1  # its index in the model
+    far = model[batchnorm].running_mean - alone[batchnorm].running_mean
+    far = far.abs().max().item()
     claim(far < 1e-12, f"the running mean that is kept, to that of the first third: {far:.0e}")
 
     print("\nBytes between the first device and the others, in a step of 120 images, float32:")
-    steps = {devices: bytes_per_step(ConvNet(), x.float(), y, devices) for devices in (1, 2, 4, 8)}
-    lines = [[part, *(step[part] for step in steps.values())] for part in steps[8]]
+    steps = {}
+    for devices in (1, 2, 4, 8):
+        steps[devices] = bytes_per_step(train.make_model(), x.float(), y, devices)
+    lines = []
+    for part in steps[8]:
+        lines.append([part, *(step[part] for step in steps.values())])
     lines.append(["sum", *(step.total() for step in steps.values())])
     print(tabulate(lines, ["devices", *steps], tablefmt="plain", intfmt=","))
-    size = sum(tensor.nbytes for tensor in tensors(ConvNet()))
+    size = sum(tensor.nbytes for tensor in tensors(train.make_model()))
     grows = all(step["model out"] == (n - 1) * size for n, step in steps.items())
     claim(grows, f"the model's {size:,} bytes go out once for each device but the first")
 
 
 def differences(parallel, model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
     """-> how far two ways to call a model are apart in one batch: in outputs, in gradients."""
-    found = []
+    outputs = []
+    gradients = []
     for call in (model, parallel):
         model.zero_grad()
-        outputs = call(x)
-        F.cross_entropy(outputs, y).backward()
-        gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-        found.append((outputs.detach(), gradient))
-    return tuple((a - b).abs().max().item() for a, b in zip(*found))
+        output = call(x)
+        F.cross_entropy(output, y).backward()
+        outputs.append(output.detach())
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    in_outputs = (outputs[0] - outputs[1]).abs().max().item()
+    in_gradients = (gradients[0] - gradients[1]).abs().max().item()
+    return in_outputs, in_gradients
 
 
 def bytes_per_step(model: nn.Module, x: Tensor, y: Tensor, devices: int) -> Counter:
@@ -212,51 +234,71 @@ def bytes_per_step(model: nn.Module, x: Tensor, y: Tensor, devices: int) -> Coun
     return parallel.traffic
 
 
-def train_on_threads() -> None:
-    """Stage 2's training, with its flags and its record, on the DataParallel of this file."""
+def train_on_threads(count: int, flags: list[str]) -> None:
+    """Train as stage 2 does, with its flags and its record, on the DataParallel of this file."""
     import train
 
-    parser = train.base_parser()
-    parser.description = __doc__
-    parser.add_argument("--train", action="store_true", help="train, instead of proving")
-    parser.add_argument("--devices", type=int, default=2, help="threads, on a CPU (2)")
-    args = train.parse(parser)
+    train.STAGE = "02_dp-threads"  # the name in the record and of the checkpoint
+    sys.argv[1:] = flags
+    args = train.parse_args()
     if args.device == "cuda":
         devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
     else:
-        devices = [torch.device("cpu")] * args.devices
+        devices = [torch.device("cpu")] * count
     if len(devices) < 2:
-        train.stop(f"{len(devices)} device(s): at least 2 are needed to split a batch")
+        sys.exit(f"{len(devices)} device(s): at least 2 are needed to split a batch")
+    first = devices[0]
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
+
     train_set, test_set = train.load_mnist(args.data)
     loader = DataLoader(
-        train_set, args.batch_size, shuffle=True, num_workers=args.workers, collate_fn=tuple
+        train_set,
+        batch_size=args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        persistent_workers=args.workers > 0,
+        pin_memory=first.type == "cuda",
     )
-    model = train.ConvNet().to(devices[0], memory_format=torch.channels_last)
+    test_loader = DataLoader(test_set, batch_size=500)
+
+    model = train.make_model().to(first, memory_format=torch.channels_last)
     dp_model = DataParallel(model, devices)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     steps = args.epochs * len(loader)
     schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    optimizer.register_step_post_hook(lambda *_: schedule.step())
-    print(f"02_dp-threads: one process, {len(devices)} {devices[0].type} devices")
+
+    print(f"{train.STAGE}: one process, {len(devices)} {first.type} devices")
     history = []
-    for _ in range(args.epochs):
-        loss, watch = train.train_epoch(dp_model, loader, optimizer, devices[0])
-        correct = train.evaluate(model, test_set, devices[0])
-        history.append({"loss": loss, "test": correct.tolist(), "phases": [watch.seconds()]})
-        print(train.epoch_line(history, args.epochs, len(train_set)))
-    parts = {"model": model.state_dict()}
-    train.finish(args, "02_dp-threads", history, len(train_set), parts, len(devices))
+    for epoch in range(args.epochs):
+        loss, phases = train.train_epoch(dp_model, loader, optimizer, schedule, first)
+        correct = train.evaluate(model, test_loader, first)
+        history.append({"loss": loss, "test": [correct, len(test_set)], "phases": [phases]})
+        seconds = sum(phases.values())
+        print(
+            f"epoch {epoch + 1}/{args.epochs}: {seconds:.2f} s, "
+            f"{len(train_set) / seconds:,.0f} images/s, "
+            f"loss {loss:.4f}, accuracy {correct / len(test_set):.2%}"
+        )
+    train.write_record(args, history, len(train_set), len(devices))
+    torch.save({"model": model.state_dict()}, args.checkpoint)
 
 
 def main() -> None:
-    if "--train" in sys.argv:
-        train_on_threads()
-        return
-    raw = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
-    prove()
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # or --device would be taken for --devices
+    )
+    parser.add_argument("--train", action="store_true", help="train, instead of proving")
+    parser.add_argument("--devices", type=int, default=2, help="threads, on a CPU (2)")
+    args, flags_of_stage_2 = parser.parse_known_args()
+    if args.train:
+        train_on_threads(args.devices, flags_of_stage_2)
+    elif flags_of_stage_2:
+        parser.error(f"only with --train: {' '.join(flags_of_stage_2)}")
+    else:
+        prove()
 
 
 def claim(held: bool, text: str) -> None:

@@ -23,10 +23,10 @@ def losses(dtype: torch.dtype | None, steps: int = 10) -> tuple[list[float], flo
 
     The step is that of stage 3: a GradScaler, which does nothing unless the type is fp16.
     """
-    from train import ConvNet
+    from train import make_model
 
     torch.manual_seed(0)
-    model = ConvNet()
+    model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16)
     x, y = torch.rand(16, 1, 28, 28), torch.randint(10, (16,))

@@ -86,10 +86,10 @@ def convert(module: nn.Module) -> nn.Module:
 def prove() -> None:
     """All that this script claims, seen from one of the ranks."""
     from from_scratch import batch, claim, say
-    from train import ConvNet
+    from train import make_model
 
     torch.manual_seed(0)
-    model = ConvNet().double()  # 16 digits: rounding cannot be taken for a mistake
+    model = make_model().double()  # 16 digits: rounding cannot be taken for a mistake
     batches = [batch(24, torch.double) for _ in range(20)]
     alone = train(copy.deepcopy(model), batches)
     say("After 20 steps with 24 images on two ranks, the distance to one process, float64:")
@@ -126,8 +126,8 @@ def train(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
 def train_on_ranks(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
     """The same with every other image on each of two ranks."""
     mine = slice(dist.get_rank(), None, 2)
-    ddp_model = DistributedDataParallel(model)
-    ddp_model.broadcast_buffers = False  # each rank keeps its own, to be compared
+    # Each rank keeps its own running statistics, so that they can be compared.
+    ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
     train(ddp_model, [(x[mine], y[mine]) for x, y in batches])
     return model
 

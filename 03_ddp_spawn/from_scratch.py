@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from functools import partial
 from itertools import chain, repeat
 
@@ -184,11 +185,13 @@ def check_same_model(parameters: list[Tensor]) -> None:
 
 def prove() -> None:
     """All that this script claims, seen from one of the ranks."""
-    from train import ConvNet
+    from train import make_model
 
     say("Two ranks, each with images of its own: PyTorch's DDP, and ours.\n")
-    for make, cap in ((ConvNet, 0.01), (ConvNet, None), (wide_net, 1), (wide_net, None)):
-        compare(make, cap)
+    compare("ConvNet", make_model, 0.01)
+    compare("ConvNet", make_model, None)
+    compare("wide net", wide_net, 1)
+    compare("wide net", wide_net, None)
 
     say("\nWhen do buckets leave? The wide net with bucket_cap_mb=1:")
     model = BucketedDDP(wide_net(), 1)
@@ -199,7 +202,8 @@ def prove() -> None:
 
     say("\nno_sync: micro-batches of 8, the gradients averaged only with the third (float64)")
     for wrap in (BucketedDDP, NaiveDDP):
-        model = wrap(ConvNet().double().eval())  # BatchNorm frozen: it depends on the micro-batch
+        # eval() freezes BatchNorm's statistics, because they would depend on the micro-batch.
+        model = wrap(make_model().double().eval())
         micro = [batch(dtype=torch.double) for _ in range(3)]
         found = accumulate(model, micro)
         whole = gradients_of(model, *map(torch.cat, zip(*micro)))
@@ -207,7 +211,7 @@ def prove() -> None:
         claim(far < 1e-12, f"{wrap.__name__}: the gradients of one batch of 24, within {far:.0e}")
 
 
-def compare(make: Callable[[], nn.Module], cap: float | None, steps: int = 4) -> None:
+def compare(name: str, make: Callable[[], nn.Module], cap: float | None, steps: int = 4) -> None:
     """Claim equal gradients, step after step, and equal buckets, for one net and one cap."""
     torch.manual_seed(dist.get_rank())  # ranks begin with other weights: rank 0's must reach all
     model = make()
@@ -219,7 +223,7 @@ def compare(make: Callable[[], nn.Module], cap: float | None, steps: int = 4) ->
         expected = step(ddp, x, y)
         same &= all(map(torch.equal, step(bucketed, x, y), expected))
         same &= all(map(torch.equal, step(naive, x, y), expected))
-    text = f"{make.__name__}, bucket_cap_mb={cap}: {steps} steps with equal gradients, bit for bit"
+    text = f"{name}, bucket_cap_mb={cap}: {steps} steps with equal gradients, bit for bit"
     claim(same, text)
     theirs = ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"]  # a private function
     ours = ", ".join(" ".join(map(str, bucket)) for bucket in bucketed.indices)
@@ -284,14 +288,18 @@ def on_two_ranks(prove: Callable[[], None]) -> None:
 
 
 def run_rank(rank: int, meeting_point: str, prove: Callable[[], None]) -> None:
-    import train
-
     if not mp.parent_process().is_alive():
         sys.exit(1)  # it was killed while this rank was importing; later PyTorch would tell it
     torch.set_num_threads(1)
-    here = {"init_method": meeting_point, "rank": rank, "world_size": 2}
-    with train.process_group(torch.device("cpu"), 60, **here):
-        prove()
+    dist.init_process_group(
+        "gloo",
+        init_method=meeting_point,
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    prove()
+    dist.destroy_process_group()  # This comes last, because DDP uses the group in prove.
 
 
 def say(text: str) -> None:

@@ -1,9 +1,9 @@
 """Who gets which image, and who draws which random number? The tables behind two common traps.
 
 First: what DistributedSampler assigns to each rank, with and without set_epoch, and what the images
-that it repeats do to an accuracy. Second: when two ranks draw the same random numbers, and so turn
-and crop their images alike: by how they are seeded, with and without loader workers, spawned and
-forked.
+that it repeats do to an accuracy. Second: when two ranks draw the same random numbers, and so
+rotate and crop their images alike, depending on how they are seeded, with and without loader
+workers, spawned and forked.
 
     python 03_ddp_spawn/shards_and_seeds.py
 """

@@ -1,10 +1,10 @@
 """What only rank 0 does, and how the other ranks learn of it.
 
-- TensorBoard's events and a log file: rank 0 writes them, no other rank needs them
-- early stopping: only rank 0 has the accuracy, so it decides, and broadcasts its decision as a
-  Python object (broadcast_object_list): all ranks leave the loop after the same epoch
-- --alone: rank 0 leaves the loop without a broadcast; the other ranks train on, and on CPUs every
-  rank waits in a collective that the others do not call, until --timeout
+- Rank 0 writes TensorBoard's events and a log file. No other rank needs them.
+- Rank 0 tests the model, so only rank 0 knows when to stop early. It broadcasts its decision as a
+  Python object (broadcast_object_list), so that all ranks leave the loop after the same epoch.
+- With --alone, rank 0 leaves the loop without a broadcast. The other ranks train on. On CPUs each
+  rank then waits in a collective that the others do not call, until --timeout.
 
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/rank_zero.py --tensorboard runs
     torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/rank_zero.py --alone
@@ -12,11 +12,13 @@
 
 import argparse
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ConstantLR
 from torch.utils.data import DataLoader, DistributedSampler
 
 
@@ -24,36 +26,53 @@ def run(args, device):
     """Train for args.epochs epochs, or until rank 0 has seen the accuracy args.target."""
     import train
 
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     torch.manual_seed(rank)
     train_set, test_set = train.load_mnist(args.data)
     sampler = DistributedSampler(train_set)
-    loader = DataLoader(train_set, args.batch_size // world_size, sampler=sampler, collate_fn=tuple)
-    model = train.ConvNet().to(device)
-    ddp_model = DistributedDataParallel(model)
-    ddp_model.broadcast_buffers = False  # not in every forward: once an epoch, below
+    loader = DataLoader(train_set, args.batch_size // world_size, sampler=sampler)
+    model = train.make_model().to(device)
+    ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    # train_epoch needs these two. With these arguments they change nothing.
+    schedule = ConstantLR(optimizer, factor=1.0)
     scaler = torch.amp.GradScaler(device.type, enabled=False)
-    writer = open_writer(args.tensorboard) if rank == 0 and args.tensorboard else None
+    writer = None
+    if rank == 0:
+        test_loader = DataLoader(test_set, batch_size=500)
+        if args.tensorboard:
+            writer = open_writer(args.tensorboard)
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
-        loss, _ = train.train_epoch(ddp_model, loader, optimizer, scaler, device, "off")
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
-        counts = train.evaluate(model, test_set, device, rank, world_size)
-        dist.reduce(counts, dst=0)  # the sum over all ranks, on rank 0 only
+        loss, _ = train.train_epoch(
+            ddp_model, loader, optimizer, schedule, scaler, device, amp="off"
+        )
         reached = False
         if rank == 0:
-            accuracy = (counts[0] / counts[1]).item()
+            accuracy = accuracy_of(model, test_loader, device)
             log_epoch(writer, epoch, loss, accuracy)
             reached = accuracy >= args.target
         if not args.alone:
             reached = decision_of_rank_0(reached)
         if reached:
             break
-    dist.barrier()  # stands for whatever follows: saving, a last evaluation
+    dist.barrier()  # This line stands for whatever follows, such as saving.
     if rank == 0:
         print(f"done after {epoch + 1} epoch(s)")
+
+
+@torch.inference_mode()
+def accuracy_of(model, test_loader, device):
+    """Test all images on this rank alone. The bare model, unlike ddp_model, calls no collective."""
+    from train import to_device
+
+    model.eval()
+    correct = 0
+    for images, labels in test_loader:
+        x, y = to_device(images, labels, device)
+        correct += (model(x).argmax(1) == y).sum().item()
+    return correct / len(test_loader.dataset)
 
 
 def decision_of_rank_0(decision):
@@ -82,7 +101,7 @@ def log_epoch(writer, epoch, loss, accuracy):
 
 
 def main():
-    import train
+    from train import load_mnist
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -96,18 +115,22 @@ def main():
     add("--alone", action="store_true", help="rank 0 stops alone: see what the others do")
     args = parser.parse_args()
     if "RANK" not in os.environ:
-        train.stop("start it with torchrun, as --help shows")
+        parser.error("start it with torchrun, as --help shows")
     local_rank = int(os.environ["LOCAL_RANK"])
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
-    with train.process_group(device, args.timeout):
-        if local_rank == 0:  # one rank per node downloads
-            train.load_mnist(args.data)
-        dist.barrier()
-        try:
-            run(args, device)
-        except OSError as error:  # only rank 0 writes
-            train.stop(f"cannot write to {args.tensorboard}: {error.strerror}; is the disk full?")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    if local_rank == 0:
+        load_mnist(args.data)  # One rank per node downloads, before it joins the others.
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=args.timeout),
+        device_id=device if device.type == "cuda" else None,
+    )
+    dist.barrier()
+    run(args, device)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

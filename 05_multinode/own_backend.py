@@ -24,25 +24,21 @@ from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 
 def main():
-    parser = stage4.base_parser()
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for a message (600)")
-    parser.set_defaults(device="cpu", amp="off", record="timings/own_backend.jsonl")
-    if parser.parse_args().device == "cuda":
-        stage4.stop("own_backend.py is for CPUs: its sockets read CPU memory; leave --device out")
-    args = stage4.parse(parser)
-    missing = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - set(os.environ)
-    if missing:
-        stage4.stop(f"start it with torchrun, see --help: {', '.join(sorted(missing))} not set")
-    if args.batch_size % int(os.environ["WORLD_SIZE"]):
-        stage4.stop(f"--batch-size {args.batch_size} is not divisible by the number of ranks")
-    dist.init_process_group("ring", timeout=timedelta(seconds=args.timeout))
+    # The flags are those of stage 4. Of a flag that is given twice the last one counts, so these
+    # are defaults. --device and --backend come last, because the sockets read CPU memory.
+    defaults = ["--record", "timings/own_backend.jsonl"]
+    sys.argv = [sys.argv[0], *defaults, *sys.argv[1:], "--device", "cpu", "--backend", "gloo"]
+    args = stage4.parse_args()
+    args.backend = "ring"  # The record says what the ranks communicated with.
+    if os.environ["LOCAL_RANK"] == "0":
+        stage4.load_mnist(args.data)  # One rank per node downloads, before it joins the others.
+    dist.init_process_group(args.backend, timeout=timedelta(seconds=args.timeout))
     try:
-        if os.environ["LOCAL_RANK"] == "0":  # one rank per node downloads
-            stage4.load_mnist(args.data)
-        dist.all_reduce(torch.zeros(1))  # a barrier: no rank has the sum before all have come
+        dist.all_reduce(torch.zeros(1))  # A barrier: no rank has the sum before all are here.
         stage4.train(args, torch.device("cpu"))
         print(f"rank {dist.get_rank()} has sent {dist.group.WORLD.sent:,} bytes")
     finally:
+        # This closes the sockets. A neighbour that waits for this rank then fails at once.
         dist.destroy_process_group()
 
 

@@ -1,16 +1,16 @@
 """What must a snapshot hold that is taken in the middle of an epoch? All that the next step needs.
 
-Without torchrun, this script trains a small network with dropout on two ranks. It stops the run
-around each of its snapshots, one per step, resumes it, and compares the weights with those of an
-undisturbed run. Then it leaves out one part of the snapshot at a time, and prints how far off the
-weights end. Each rank stands in for a node with its own disk.
+This script trains a small network with dropout on two ranks. It stops the run around each of its
+snapshots, one per step, resumes it, and compares the weights with those of an undisturbed run. Then
+it leaves out one part of the snapshot at a time, and prints how far off the weights end. Each rank
+stands in for a node with its own disk.
 
     python 05_multinode/resume.py
 
-With torchrun, it trains until SIGTERM, which a scheduler sends before it takes nodes back (time
-limit, preemption, a pod that moves). The signal reaches ranks in different steps, or only some of
-them. They all-reduce a flag before each step, so all save after the same step and exit with code 0.
-The same command, started again, resumes with the next step.
+With --snapshot, and started by torchrun, it trains until SIGTERM, which a scheduler sends before it
+takes nodes back (time limit, preemption, a pod that moves). The signal reaches ranks in different
+steps, or only some of them. They all-reduce a flag before each step, so all save after the same
+step and exit with code 0. The same command, started again, resumes with the next step.
 
     torchrun --standalone --nproc-per-node 2 05_multinode/resume.py --snapshot run.snapshot
     SCRIPT=resume.py sbatch 05_multinode/launch/job.sbatch    (and job_srun.sbatch)
@@ -25,6 +25,7 @@ import signal
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -52,19 +53,23 @@ class Training:
 
     def __init__(self, snapshot, steps=STEPS, without=None):
         torch.manual_seed(0)
-        self.snapshot, train_set = snapshot, noise()
+        self.snapshot = snapshot
         self.model = small_net()
         self.ddp_model = DistributedDataParallel(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
-        schedule = OneCycleLR(self.optimizer, 0.1, total_steps=steps)
-        # not if the scaler skips a step
-        self.optimizer.register_step_post_hook(lambda *_: schedule.step())
+        self.schedule = OneCycleLR(self.optimizer, 0.1, total_steps=steps)
+        # With such a large scale the scaler skips the first steps, and makes its scale smaller.
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
-        self.state = {"model": self.model, "optimizer": self.optimizer}
-        self.state |= {"schedule": schedule, "scaler": self.scaler}
+        # Everything that changes during the training, by the name that it has in the snapshot.
+        self.state = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "schedule": self.schedule,
+            "scaler": self.scaler,
+        }
         torch.manual_seed(dist.get_rank())
         self.done = self.resume(without)
-        self.batches = batches(train_set, self.done, without == "position in the epoch")
+        self.batches = batches(noise(), self.done, without == "position in the epoch")
 
     def step(self):
         """One optimizer step in mixed precision."""
@@ -74,7 +79,11 @@ class Training:
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
+        scale = self.scaler.get_scale()
         self.scaler.update()
+        # PyTorch warns of a schedule that moves before the first step that is not skipped.
+        if self.scaler.get_scale() >= scale:
+            self.schedule.step()
         self.done += 1
 
     def save(self):
@@ -82,26 +91,36 @@ class Training:
         random = [None] * dist.get_world_size()
         dist.all_gather_object(random, torch.get_rng_state())
         if dist.get_rank() == 0:
-            snapshot = {name: part.state_dict() for name, part in self.state.items()}
-            temp = self.snapshot.with_name(f"{self.snapshot.name}.{os.getpid()}.tmp")
-            torch.save(snapshot | {"step": self.done, "random": random}, temp)
-            os.replace(temp, self.snapshot)  # a crash while saving leaves the one before
+            snapshot = {"step": self.done, "random": random}
+            for name, part in self.state.items():
+                snapshot[name] = part.state_dict()
+            # A run can be killed while it writes. The old file is replaced when the new is whole.
+            temporary = f"{self.snapshot}.tmp"
+            torch.save(snapshot, temporary)
+            os.replace(temporary, self.snapshot)
 
     def resume(self, without):
         """Restore the newest snapshot that any node has -> the number of steps that are done."""
-        snapshot = torch.load(self.snapshot) if self.snapshot.exists() else {"step": 0}
-        found = [None] * dist.get_world_size()
-        dist.all_gather_object(found, snapshot["step"])
-        if max(found) == 0:
+        snapshot = {"step": 0}
+        if self.snapshot.exists():
+            snapshot = torch.load(self.snapshot)
+        steps = [None] * dist.get_world_size()
+        dist.all_gather_object(steps, snapshot["step"])
+        newest = max(steps)
+        if newest == 0:
             return 0
+        # The rank with the newest snapshot sends it to all, because nodes need not share a disk.
         box = [snapshot]
-        dist.broadcast_object_list(box, src=found.index(max(found)))  # nodes need not share a disk
+        dist.broadcast_object_list(box, src=steps.index(newest))
         snapshot = box[0]
         if without == "momentum":
-            snapshot["optimizer"]["state"] = {}  # the learning rate is in its param_groups
-        left_out = {"learning rate": "schedule", "loss scale": "scaler"}.get(without)
-        for name in self.state.keys() - {left_out}:
-            self.state[name].load_state_dict(snapshot[name])
+            snapshot["optimizer"]["state"] = {}  # The learning rate is in its param_groups.
+        for name, part in self.state.items():
+            if name == "schedule" and without == "learning rate":
+                continue
+            if name == "scaler" and without == "loss scale":
+                continue
+            part.load_state_dict(snapshot[name])
         if without != "random numbers":
             torch.set_rng_state(snapshot["random"][dist.get_rank()])
         return snapshot["step"]
@@ -138,25 +157,29 @@ def small_net():
     return nn.Sequential(nn.Dropout(0.2), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-# ---------------------------------------------------------------- with torchrun: save in time
+# ---------------------------------------------------------------- with --snapshot: save in time
 
 
 def save_in_time(args):
     """On each rank: train to the last step, or until a rank has got SIGTERM, and save."""
     signals = []
-    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))  # nothing else here
+    # The handler only notes the signal. The loop below looks at the list before each step.
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     training = Training(args.snapshot, args.steps)
-    show = print if dist.get_rank() == 0 else lambda *_, **__: None
-    ranks = dist.get_world_size()
-    show(f"resume: {ranks} rank(s), {training.done} of {args.steps} steps done", flush=True)
+    say(f"resume: {dist.get_world_size()} rank(s), {training.done} of {args.steps} steps done")
     while training.done < args.steps and not any_rank(signals):
         training.step()
         time.sleep(args.pause)
     training.save()
     if training.done < args.steps:
-        show(f"resume: told to stop, saved after step {training.done}")
+        say(f"resume: told to stop, saved after step {training.done}")
     else:
-        show(f"resume: done, sum of the weights {training.weights().double().sum().item()!r}")
+        say(f"resume: done, sum of the weights {training.weights().double().sum().item()!r}")
+
+
+def say(text):
+    if dist.get_rank() == 0:
+        print(text, flush=True)
 
 
 def any_rank(signals):
@@ -166,31 +189,35 @@ def any_rank(signals):
     return flag.item() > 0
 
 
-# ---------------------------------------------------------------- without: the demonstration
+# ---------------------------------------------------------------- without it: the demonstration
 
 
 def demonstrate(rank, folder):
     """On each of two ranks: resume a run of 10 steps in every way; rank 0 prints the table."""
-    import train
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: only the parent process reports it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # After Ctrl-C only the parent process reports it.
     torch.set_num_threads(1)
     disk = Path(folder, f"node{rank}")
     disk.mkdir()
-    here = {"init_method": f"file://{folder}/ranks", "rank": rank, "world_size": 2}
-    with train.process_group(CPU, 60, **here):
-        undisturbed = weights_of(disk / "undisturbed")
-        stops = itertools.product(range(1, STEPS + 1), ("before", "after"))
-        stopped = [weights_of(disk / "-".join(map(str, stop)), stop) for stop in stops]
-        far = distance(torch.stack(stopped), undisturbed)
-        verdict = "ok    " if far == 0 else "FAILED"
-        lines = ["2 ranks, 2 epochs of 5 steps, fp16 on a CPU, dropout"]
-        lines += [f"{verdict} killed around each of 10 snapshots, resumed: distance {far:.0e}"]
-        for part in PARTS:
-            weights = weights_of(disk / part, (7, "after"), without=part)
-            lines += [f"       without the {part:22} {distance(weights, undisturbed):.0e}"]
-    if rank == 0:
-        print(*lines, sep="\n", flush=True)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/ranks",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    say("2 ranks, 2 epochs of 5 steps, fp16 on a CPU, dropout")
+    undisturbed = weights_of(disk / "undisturbed")
+    stopped = []
+    for step in range(1, STEPS + 1):
+        for when in ("before", "after"):
+            stopped.append(weights_of(disk / f"{step}-{when}", (step, when)))
+    far = distance(torch.stack(stopped), undisturbed)
+    verdict = "ok    " if far == 0 else "FAILED"
+    say(f"{verdict} killed around each of 10 snapshots, resumed: distance {far:.0e}")
+    for part in PARTS:
+        weights = weights_of(disk / part, (7, "after"), without=part)
+        say(f"       without the {part:22} {distance(weights, undisturbed):.0e}")
+    dist.destroy_process_group()
     if far != 0:
         sys.exit(1)
 
@@ -226,31 +253,29 @@ def distance(weights, others):
 
 
 def main():
-    args = parse()
-    if "RANK" in os.environ:
-        import train
-
+    args = parse_args()
+    if args.snapshot is None:
+        with tempfile.TemporaryDirectory() as folder:
+            mp.spawn(demonstrate, (folder,), nprocs=2, daemon=True)  # They end with this process.
+    else:
         torch.set_num_threads(1)
-        with train.process_group(CPU, args.timeout):
-            return save_in_time(args)
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(demonstrate, (folder,), nprocs=2, daemon=True)  # daemon: they end with us
+        dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
+        save_in_time(args)
+        dist.destroy_process_group()
 
 
-def parse():
+def parse_args():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    add = parser.add_argument_group("with torchrun").add_argument
-    add("--snapshot", type=Path, help="file to resume from and to save into")
+    add = parser.add_argument
+    add("--snapshot", type=Path, help="file to resume from and to save into, with torchrun")
     add("--steps", type=int, default=1000, help="optimizer steps (1000)")
     add("--pause", type=float, default=0.02, help="seconds that a step waits (0.02)")
     add("--timeout", type=float, default=60, help="seconds that a rank waits for others (60)")
     args = parser.parse_args()
     if ("RANK" in os.environ) != (args.snapshot is not None):
         parser.error("start it with torchrun and --snapshot FILE, or without both")
-    if args.steps < 1 or not args.pause >= 0 or not args.timeout >= 1:
-        parser.error("--steps and --timeout: at least 1; --pause: at least 0")
-    if args.snapshot:
+    if args.snapshot is not None:
         args.snapshot.parent.mkdir(parents=True, exist_ok=True)
     return args
 

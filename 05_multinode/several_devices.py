@@ -16,6 +16,7 @@ Without a GPU both "devices" are the CPU, with one both are that one.
 import argparse
 import os
 import sys
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -27,58 +28,68 @@ BATCH = 24  # images over all processes
 EXACT = torch.float64  # in it a sum in another order differs by 1e-16, and an error by far more
 
 
-class SpreadConvNet(nn.Module):
-    """A ConvNet over two devices: [B, 1, 28, 28] on any device -> [B, 10] on the last.
+class SpreadModel(nn.Module):
+    """The network of minimal.py over two devices: [B, 1, 28, 28] on any -> [B, 10] on the last.
 
-    It has no BatchNorm: with that, half a batch has other statistics than a whole one.
+    It has no BatchNorm, because half a batch has other statistics than a whole one.
     """
 
     def __init__(self, first: torch.device, last: torch.device):
         super().__init__()
-        self.first, self.last = first, last
-        block1 = [nn.Conv2d(1, 16, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-        block2 = [nn.Conv2d(16, 32, kernel_size=5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
-        self.block1 = nn.Sequential(*block1).to(first, EXACT)
-        self.rest = nn.Sequential(*block2, nn.Flatten(), nn.Linear(7 * 7 * 32, 10)).to(last, EXACT)
+        self.first = first
+        self.last = last
+        self.first_block = nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
+        self.rest = nn.Sequential(
+            nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(7 * 7 * 32, 10),
+        )  # fmt: skip
+        self.first_block.to(first, EXACT)
+        self.rest.to(last, EXACT)
 
     def forward(self, x):
-        x = self.block1(x.to(self.first))
-        return self.rest(x.to(self.last))  # autograd brings the gradient back the same way
+        x = self.first_block(x.to(self.first))
+        return self.rest(x.to(self.last))  # Autograd brings the gradient back the same way.
 
 
 def main() -> None:
-    import train
-
     raw = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.parse_args()
     if "RANK" not in os.environ:
-        stop("start it with torchrun, as --help shows")
+        parser.error("start it with torchrun, as --help shows")
     if os.environ["LOCAL_WORLD_SIZE"] != "1":
-        stop("one process has all devices of its machine: --nproc-per-node 1")
+        parser.error("one process has all devices of its machine: --nproc-per-node 1")
+    first = last = torch.device("cpu")
     gpus = torch.cuda.device_count()
-    first, last = ("cuda:0", f"cuda:{gpus - 1}") if gpus else ("cpu", "cpu")
-    # gloo: it also connects two processes that share a GPU. NCCL does not, but it is faster.
-    with train.process_group(torch.device("cpu"), 60):
-        compare(torch.device(first), torch.device(last))
+    if gpus > 0:
+        first = torch.device("cuda", 0)
+        last = torch.device("cuda", gpus - 1)
+    # gloo also connects two processes that share a GPU. NCCL does not, but it is faster.
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    compare(first, last)
+    dist.destroy_process_group()  # This comes last, because DDP uses the group in compare.
 
 
 def compare(first: torch.device, last: torch.device) -> None:
     """Every process with its shard of a batch, and one process with all of it."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     if rank == 0:
-        devices = f"block1 on {first}, the rest on {last}"
+        devices = f"the first block on {first}, the rest on {last}"
         print(f"{world_size} processes, {devices}, {dist.get_backend()}", flush=True)
     torch.manual_seed(0)
-    alone = SpreadConvNet(first, last)
+    alone = SpreadModel(first, last)
     torch.manual_seed(rank)  # other weights on every rank: DDP sends those of rank 0 to all
-    model = SpreadConvNet(first, last)
+    model = SpreadModel(first, last)
     ddp_model = DistributedDataParallel(model)  # no device_ids: the model knows its devices
     torch.manual_seed(2)
     x, y = torch.rand(BATCH, 1, 28, 28, dtype=EXACT), torch.randint(10, (BATCH,))
     F.cross_entropy(alone(x), y.to(last)).backward()
     F.cross_entropy(ddp_model(x[rank::world_size]), y[rank::world_size].to(last)).backward()
-    ours, theirs = gradients(model), gradients(alone)
-    off, largest = ((ours - theirs).abs().max(), theirs.abs().max())
+    ours = gradients(model)
+    theirs = gradients(alone)
+    off = (ours - theirs).abs().max()
+    largest = theirs.abs().max()
     right = off < 1e-12 < largest
     text = f"gradients of {len(ours):,} numbers: within {off:.0e} of alone"
     if rank == 0 or not right:
@@ -89,11 +100,6 @@ def compare(first: torch.device, last: torch.device) -> None:
 
 def gradients(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.grad.cpu().flatten() for parameter in model.parameters()])
-
-
-def stop(message: str) -> None:
-    print(f"several_devices: error: {message}", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

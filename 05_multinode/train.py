@@ -1,21 +1,19 @@
 r"""Stage 5: DistributedDataParallel on several nodes, and a run that resumes after a failure.
 
-New since stage 4:
-- the command below runs on each of two nodes (or in two terminals); they meet at --rdzv-endpoint
-- --snapshot: the full training state is saved after every epoch; started again, a run resumes
+Run the command below in two terminals: each of them stands in for a node. If both use the same
+GPU, add --backend gloo. On two machines write the name of the first one in the place of 127.0.0.1.
+The nodes meet there, at the rendezvous (rdzv) endpoint. After each epoch rank 0 saves the whole
+state of the training in the file --snapshot. After a failure the same commands resume from it.
 
-    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
-        --rdzv-endpoint 127.0.0.1:29500 05_multinode/train.py
+    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29500 \
+        05_multinode/train.py --snapshot checkpoints/snapshot.pt
 """
 
 import argparse
 import json
 import os
 import socket
-import sys
 import time
-import traceback
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,298 +24,385 @@ import torch.nn.functional as F
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 from torchvision import datasets
 from tqdm import tqdm
 
-STAGE = "05_multinode"  # used by the code that all stages share
-AMP = {"off": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+STAGE = "05_multinode"
+# --amp: the precision in which convolutions and the linear layer compute.
+AMP = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@record
+@record  # If a rank fails, torchrun's report shows its traceback.
 def main():
-    parser = base_parser()
-    add = parser.add_argument
-    add("--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs")
-    add("--timeout", type=float, default=600, help="seconds a rank waits for others (600)")
-    add("--snapshot", type=Path, help="file to save to and to resume from")
-    args = parse(parser)
-    missing = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - set(os.environ)
-    if missing:
-        stop(f"start it with torchrun, see --help: {', '.join(sorted(missing))} not set")
-    local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
-    gpus = torch.cuda.device_count() if args.device == "cuda" else 0
-    if args.device == "cuda" and local_rank >= gpus:
-        stop(f"{gpus} GPU(s) on this node: start at most one rank per GPU")
-    if args.batch_size % world_size:
-        stop(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
-    device = torch.device("cuda", local_rank) if args.device == "cuda" else torch.device("cpu")
-    with process_group(device, args.timeout):  # reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-        if local_rank == 0:  # one rank per node downloads
-            load_mnist(args.data)
-        dist.barrier()  # now the data is on every node
-        train(args, device)
+    args = parse_args()
+    local_rank = int(os.environ["LOCAL_RANK"])  # The number of this rank on its node (machine).
+    device = torch.device("cpu")
+    if args.device == "cuda":
+        # Each rank takes a GPU of its own. With --backend gloo there may be fewer GPUs than ranks,
+        # and ranks share them.
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    if local_rank == 0:
+        load_mnist(args.data)  # One rank per node downloads, before it joins the others.
+    # torchrun has set RANK, WORLD_SIZE, and the address of rank 0 (MASTER_ADDR, MASTER_PORT). By
+    # these variables the ranks find each other. From here on they can communicate: over nccl
+    # between GPUs, which asks for the GPU of this rank, or over gloo between CPUs.
+    dist.init_process_group(
+        args.backend,
+        timeout=timedelta(seconds=args.timeout),
+        device_id=device if args.backend == "nccl" else None,
+    )
+    # No rank passes before all are here. Now every node has the data.
+    dist.barrier()
+    train(args, device)
+    dist.destroy_process_group()  # This comes last, because DDP uses the group in train.
 
 
 def train(args, device):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(args.seed + rank)  # ranks would augment or drop out differently
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
+    # Each rank draws its own random numbers. Dropout or augmentation would need this. The weights
+    # are equal all the same, because DDP copies those of rank 0.
+    torch.manual_seed(args.seed + rank)
+    # By default a rank has one CPU thread. Without GPUs one core then stands in for one device.
     torch.set_num_threads(args.threads)
+
     train_set, test_set = load_mnist(args.data)
+    # Each rank trains on its own part of the images, its shard. All ranks shuffle with the same
+    # seed, so that the shards do not overlap.
+    sampler = DistributedSampler(train_set, seed=args.seed)
     loader = DataLoader(
         train_set,
         batch_size=args.batch_size // world_size,
-        sampler=DistributedSampler(train_set, seed=args.seed),  # this rank's shard
+        sampler=sampler,
         num_workers=args.workers,
-        persistent_workers=args.workers > 0,
-        collate_fn=tuple,  # MNIST.__getitems__ returns a whole batch: there is nothing to collate
+        persistent_workers=args.workers > 0,  # Else the workers would start again in each epoch.
+        # From pinned memory a copy to the GPU runs while Python goes on.
         pin_memory=device.type == "cuda",
     )
-    model = ConvNet().to(device, memory_format=torch.channels_last)
-    ddp_model = DistributedDataParallel(model)  # sends rank 0's weights; averages gradients
-    ddp_model.broadcast_buffers = False  # once an epoch, below, not in every forward
+    # Rank r tests the images r, r + world_size, ... A DistributedSampler would repeat some images,
+    # so that all ranks get equally many, and count them twice.
+    shard = Subset(test_set, range(rank, len(test_set), world_size))
+    test_loader = DataLoader(shard, batch_size=500)
+
+    # Convolutions are faster in this memory layout. On a CPU it saves a quarter of the time.
+    model = make_model().to(device, memory_format=torch.channels_last)
+    # DDP copies the weights of rank 0 to all ranks, here and once. In each backward it averages the
+    # gradients. By default it would also copy the buffers of rank 0 in each forward. These are the
+    # running mean and variance of BatchNorm. The copies would cost 5 % of a step on two CPU cores,
+    # so the buffers are copied once per epoch instead, before the evaluation below.
+    ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
+    # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
     steps = args.epochs * len(loader)
-    schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    # PyTorch calls this after each step that the scaler does not skip; *_ takes its arguments.
-    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    schedule = OneCycleLR(
+        optimizer,
+        max_lr=args.lr,
+        total_steps=steps,
+        anneal_strategy="linear",
+        cycle_momentum=False,  # The momentum stays the same.
+    )
+
+    # Some gradients are too small for fp16, so the loss is scaled up before backward. Without fp16
+    # the scaler is not enabled, and changes nothing.
     scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
-    nodes = int(os.getenv("GROUP_WORLD_SIZE", "1"))  # torchrun sets it
-    settings = {flag: getattr(args, flag) for flag in ("epochs", "batch_size", "lr", "seed", "amp")}
-    settings["images"] = len(train_set)
+
+    # These must be the same on all nodes, and the same when a run resumes.
+    settings = {
+        "epochs": args.epochs,
+        "batch_size": args.batch_size,
+        "lr": args.lr,
+        "seed": args.seed,
+        "amp": args.amp,
+        "images": len(train_set),
+    }
+    check_settings(settings)
+    # These change during the training. The keys are their names in the snapshot.
     state = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
-    history = load_snapshot(args.snapshot, settings, state)
+    # An entry per epoch: the loss, [correct, total] of the test, each rank's seconds of each phase,
+    # and each rank's seconds of processor time.
+    history = resume(args.snapshot, settings, state)
+
+    nodes = int(os.environ["GROUP_WORLD_SIZE"])  # torchrun sets this variable, too.
     if rank == 0:
         print(f"{STAGE}: {world_size} rank(s) on {nodes} node(s), {len(history)} epoch(s) done")
     for epoch in range(len(history), args.epochs):
-        torch.manual_seed(args.seed + rank + epoch * world_size)  # same if resumed
-        loader.sampler.set_epoch(epoch)  # without it every epoch has the order of the first
-        loss, watch = train_epoch(ddp_model, loader, optimizer, scaler, device, args.amp)
+        # Each rank has a seed of its own for each epoch. So an epoch draws the same random numbers,
+        # whether or not the run was stopped before it.
+        torch.manual_seed(args.seed + rank + epoch * world_size)
+        sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
+        # compare.py sees by the processor time whether other programs disturbed the run.
+        before = time.process_time()
+        loss, phases = train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, args.amp)
+        cpu = time.process_time() - before
+        # The statistics of BatchNorm differ between ranks. All ranks take those of rank 0, so that
+        # they evaluate the model that rank 0 saves.
         for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)  # BatchNorm's: all ranks evaluate what rank 0 saves
-        correct = evaluate(model, test_set, device, rank, world_size)
-        dist.all_reduce(correct)
-        phases = [None] * world_size
-        dist.all_gather_object(phases, watch.seconds())
-        history.append({"loss": loss, "test": correct.tolist(), "phases": phases})
+            dist.broadcast(buffer, src=0)
+        correct = evaluate(model, test_loader, device)
+        all_phases = [None] * world_size
+        dist.all_gather_object(all_phases, phases)  # all_phases[r] now has the phases of rank r.
+        all_cpu = [None] * world_size
+        dist.all_gather_object(all_cpu, cpu)
+        history.append(
+            {
+                "loss": loss,
+                "test": [correct, len(test_set)],
+                "phases": all_phases,
+                "cpu": all_cpu,
+            }
+        )
         if rank == 0:
-            print(epoch_line(history, args.epochs, len(train_set)))
-            if args.snapshot:
-                parts = {name: part.state_dict() for name, part in state.items()}
-                temporary = f"{args.snapshot}.{os.getpid()}.tmp"
-                torch.save({"settings": settings, "history": history, **parts}, temporary)
-                os.replace(temporary, args.snapshot)  # the file is always a whole snapshot
-    if rank == 0:
+            seconds = sum(phases.values())  # The time of the training, without the evaluation.
+            print(
+                f"epoch {epoch + 1}/{args.epochs}: {seconds:.2f} s, "
+                f"{len(train_set) / seconds:,.0f} images/s, "
+                f"loss {loss:.4f}, accuracy {correct / len(test_set):.2%}"
+            )
+            if args.snapshot is not None:
+                save_snapshot(args.snapshot, settings, history, state)
+    if rank == 0:  # One rank writes the files.
+        write_record(args, history, len(train_set), world_size, nodes)
         parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
-        finish(args, STAGE, history, len(train_set), parts, world_size, nodes)
+        torch.save(parts, args.checkpoint)
 
 
-def load_snapshot(path, settings, state):
-    """Give all ranks the state that rank 0 has read -> the history of the epochs that are done."""
-    found = [settings, settings, [], {}]  # rank 0's settings; the snapshot's, its history and state
-    if path and path.exists() and dist.get_rank() == 0:
-        try:
-            saved = torch.load(path, map_location="cpu", weights_only=True)
-            found[1:] = saved["settings"], saved["history"], {name: saved[name] for name in state}
-        except Exception as error:  # pickle, zipfile and torch: each has exceptions of its own
-            stop(f"--snapshot {path} is damaged, or is not a snapshot ({repr(error)[:200]})")
-    dist.broadcast_object_list(found, src=0)  # nodes need not share a disk
-    for name, value in settings.items():
-        for other, place in zip(found[:2], ("on rank 0", f"in --snapshot {path}")):
-            if other.get(name) != value:
-                stop(f"{name} differs: {value} on this node, {other.get(name)} {place}")
-    for name, part in found[3].items():
-        state[name].load_state_dict(part)
-    return found[2]
+def check_settings(settings):
+    """Stop if the settings differ between ranks. The command is typed on each node."""
+    all_settings = [None] * dist.get_world_size()
+    dist.all_gather_object(all_settings, settings)
+    for others in all_settings:
+        if others != settings:
+            raise SystemExit(f"the nodes have different settings: {settings} and {others}")
 
 
-# ----------------------------------------------- below this line: the same in stages 3 to 5
+def resume(path, settings, state):
+    """Load the snapshot into the state, if there is one. Return the history of its epochs."""
+    snapshot = load_snapshot(path)
+    if snapshot is None:
+        return []
+    if snapshot["settings"] != settings:
+        raise SystemExit(f"{path} was saved with {snapshot['settings']}, not with {settings}")
+    for name, part in state.items():
+        part.load_state_dict(snapshot[name])
+    return snapshot["history"]
 
 
-@contextmanager
-def process_group(device, timeout, **rendezvous):
-    """Join the other ranks, and destroy the group at the end. Only stage 3 passes rendezvous."""
-    backend, device_id = ("nccl", device) if device.type == "cuda" else ("gloo", None)
-    if device_id is not None:
-        torch.cuda.set_device(device)
-    limit = timedelta(seconds=timeout)
-    dist.init_process_group(backend, timeout=limit, device_id=device_id, **rendezvous)
-    try:
-        yield
-    finally:
-        failure = sys.exc_info()[2]  # the traceback of an error, or None
-        traceback.clear_frames(failure)  # its variables hold DDP, which must go before the group
-        if backend == "gloo" or failure is None:  # after an error NCCL would hang
-            dist.destroy_process_group()
+def load_snapshot(path):
+    """Return on every rank what rank 0 reads from the file, or None if there is no file yet."""
+    found = [None]
+    if dist.get_rank() == 0 and path is not None and path.exists():
+        found[0] = torch.load(path, map_location="cpu")
+    # Rank 0 sends the snapshot to all ranks, because nodes need not share a disk. The broadcast
+    # fills the list on the other ranks.
+    dist.broadcast_object_list(found, src=0)
+    return found[0]
 
 
-def train_epoch(model, loader, optimizer, scaler, device, amp):
-    """One optimizer step per batch -> the mean loss, and the stopwatch with its laps."""
-    model.train()
-    total_loss = torch.zeros((), device=device)  # on the device: .item() would stall every step
+def save_snapshot(path, settings, history, state):
+    """Save what a run needs to resume after the last epoch in history."""
+    snapshot = {"settings": settings, "history": history}
+    for name, part in state.items():
+        snapshot[name] = part.state_dict()
+    # A run can be killed while it writes. So the file is written under another name, and replaces
+    # the old snapshot when it is whole.
+    temporary = f"{path}.tmp"
+    torch.save(snapshot, temporary)
+    os.replace(temporary, path)
+
+
+def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
+    """Take one optimizer step per batch.
+
+    Return the mean loss over all ranks, and the seconds of each phase on this rank.
+    """
+    ddp_model.train()  # BatchNorm normalizes with the statistics of this rank's part of the batch.
+    # The sum stays on the device. With .item() the CPU would wait for the GPU in every step.
+    total_loss = torch.zeros((), device=device)
     watch = Stopwatch(device)
-    # The first layer's gradient comes last. From then on backward only waits: phase "exposed".
-    hook = next(model.parameters()).register_hook(lambda gradient: watch.lap("backward"))
-    for images, labels in tqdm(loader, leave=False, disable=True if dist.get_rank() else None):
+    # Backward computes the gradient of the first layer last. This hook is called at that moment, to
+    # note the time. What follows is waiting for the other ranks and for the average of the
+    # gradients. It is called "exposed", because no computation hides this communication.
+    first = next(ddp_model.parameters())
+    hook = first.register_hook(lambda gradient: watch.lap("backward"))
+    # With disable=None the progress bar is drawn on a terminal only, and not into a log file.
+    batches = tqdm(loader, leave=False, disable=None) if dist.get_rank() == 0 else loader
+    for images, labels in batches:
         x, y = to_device(images, labels, device)
         watch.lap("data")
+        # autocast chooses the precision of each operation.
         with torch.autocast(device.type, AMP[amp], enabled=amp != "off"):
-            loss = F.cross_entropy(model(x), y)
+            loss = F.cross_entropy(ddp_model(x), y)
         watch.lap("forward")
         optimizer.zero_grad()
-        scaler.scale(loss).backward()  # DDP averages the gradients in here
+        scaler.scale(loss).backward()  # DDP averages the gradients in here.
         watch.lap("exposed")
-        scaler.step(optimizer)
+        scaler.step(optimizer)  # It divides by the scale first, and skips the step on inf or nan.
         scaler.update()
+        schedule.step()  # The schedule counts steps and not epochs.
         total_loss += loss.detach()
         watch.lap("optimizer")
     hook.remove()
-    dist.all_reduce(total_loss)
-    return total_loss.item() / len(loader) / dist.get_world_size(), watch
+    dist.all_reduce(total_loss)  # Now it is the sum over all ranks.
+    mean_loss = total_loss.item() / len(loader) / dist.get_world_size()
+    return mean_loss, watch.seconds()
 
 
-# ----------------------------------------------- below this line: the same in every stage
+@torch.inference_mode()
+def evaluate(model, test_loader, device):
+    """Return how many test images the model classifies correctly, over all ranks."""
+    model.eval()  # BatchNorm normalizes with the statistics that it collected in training.
+    correct = torch.tensor(0, device=device)
+    for images, labels in test_loader:
+        x, y = to_device(images, labels, device)
+        correct += (model(x).argmax(1) == y).sum()
+    dist.all_reduce(correct)  # Each rank gets the sum of the counts of all ranks.
+    return correct.item()
 
 
-class ConvNet(nn.Module):
-    """Two blocks of convolution and pooling, then a linear layer: [B, 1, 28, 28] -> [B, 10]."""
+def make_model():
+    """Two blocks of convolution and pooling, then a linear layer: [B, 1, 28, 28] -> [B, 10].
 
-    def __init__(self):
-        super().__init__()
-        self.block1 = self.block(1, 16)
-        self.block2 = self.block(16, 32)
-        self.linear = nn.Linear(7 * 7 * 32, 10)
-
-    def block(self, c_in, c_out):
-        convolution = nn.Conv2d(c_in, c_out, kernel_size=5, padding=2)
-        return nn.Sequential(convolution, nn.BatchNorm2d(c_out), nn.ReLU(), nn.MaxPool2d(2))
-
-    def forward(self, x):
-        return self.linear(self.block2(self.block1(x)).flatten(1))
-
-
-class MNIST(datasets.MNIST):
-    """MNIST in memory, as uint8. The DataLoader asks __getitems__ for a whole batch at once."""
-
-    def __getitems__(self, indices):
-        return self.data[indices], self.targets[indices]
+    minimal.py has the same model without BatchNorm. When a batch is split over several devices,
+    each of them would have BatchNorm statistics of its own.
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=5, padding=2),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(7 * 7 * 32, 10),
+    )
 
 
 def load_mnist(root):
-    """Return the training set and the test set, downloaded first if they are not there."""
+    """Return the training set and the test set. They are downloaded if they are not there.
+
+    An image is uint8 [28, 28]. If MNIST cannot be read or downloaded, a message of two lines says
+    so, and the program ends.
+    """
     try:
-        return MNIST(root, train=True, download=True), MNIST(root, train=False)
-    except Exception as error:  # no network, or a damaged file: each has an exception of its own
-        stop(f"--data {root}: no MNIST ({error!r}); tools/draw_digits.py makes synthetic digits")
+        train_set = datasets.MNIST(root, train=True, download=True)
+        test_set = datasets.MNIST(root, train=False)
+    except Exception as error:  # There is no network, or a file is damaged.
+        reason = str(error).partition("\n")[0]  # the first line
+        raise SystemExit(
+            f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
+            "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
+            "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
+        ) from None
+    # MNIST stays in memory. A DataLoader that opens each image with PIL is ten times slower.
+    train_set = TensorDataset(train_set.data, train_set.targets)
+    test_set = TensorDataset(test_set.data, test_set.targets)
+    return train_set, test_set
 
 
 def to_device(images, labels, device):
     """uint8 images [B, 28, 28] -> float images [B, 1, 28, 28] between 0 and 1, on the device."""
+    # With non_blocking=True Python does not wait until the copy to a GPU is complete.
     x = images.to(device, non_blocking=True).unsqueeze(1).float() / 255
-    return x, labels.to(device, non_blocking=True)
-
-
-@torch.inference_mode()
-def evaluate(model, test_set, device, rank=0, world_size=1):
-    """Count correct predictions on test images rank, rank + world_size, ... -> [correct, total]."""
-    model.eval()
-    images, labels = test_set.data[rank::world_size], test_set.targets[rank::world_size]
-    counts = torch.tensor([0, len(labels)], device=device)
-    for batch in zip(images.split(500), labels.split(500)):
-        x, y = to_device(*batch, device)
-        counts[0] += (model(x).argmax(1) == y).sum()
-    return counts
+    y = labels.to(device, non_blocking=True)
+    return x, y
 
 
 class Stopwatch:
-    """Split an epoch into phases: lap("forward") adds the time since the last lap to forward."""
+    """Splits an epoch into phases: lap("forward") ends a phase that began at the last lap."""
 
     def __init__(self, device):
-        self.stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self.on_gpu = device.type == "cuda"
         self.laps = []
         self.lap("start")
 
     def lap(self, phase):
-        now = time.perf_counter()
-        if self.stream is not None:  # GPU work is asynchronous: an event, read after the epoch
-            now = self.stream.record_event(torch.cuda.Event(enable_timing=True))
+        if self.on_gpu:
+            # The GPU works later than Python. An event notes the time when the GPU gets here.
+            now = torch.cuda.Event(enable_timing=True)
+            now.record()
+        else:
+            now = time.perf_counter()
         self.laps.append((phase, now))
 
     def seconds(self):
-        """Return {phase: seconds}; the phases leave no gaps, so their sum is the epoch."""
-        if self.stream is not None:
-            self.stream.synchronize()
+        """Return {phase: seconds}. The phases leave no gap, so their sum is the whole epoch."""
+        if self.on_gpu:
+            torch.cuda.synchronize()
         total = {}
-        for (_, before), (phase, now) in zip(self.laps, self.laps[1:]):
-            lap = before.elapsed_time(now) / 1000 if self.stream else now - before
+        _, start = self.laps[0]
+        for phase, end in self.laps[1:]:
+            if self.on_gpu:
+                lap = start.elapsed_time(end) / 1000  # elapsed_time returns milliseconds.
+            else:
+                lap = end - start
             total[phase] = total.get(phase, 0.0) + lap
+            start = end  # The next phase begins where this one ends.
         return total
 
 
-def epoch_line(history, epochs, images):
-    """The last epoch in one line; seconds and images/s are rank 0's, evaluation excluded."""
-    last, (correct, total) = history[-1], history[-1]["test"]
-    seconds = sum(last["phases"][0].values())
-    speed = f"{seconds:7.2f} s  {images / seconds:9,.0f} images/s  loss {last['loss']:7.4f}"
-    return f"epoch {len(history):2d}/{epochs}  {speed}  accuracy {correct / total:7.2%}"
+def write_record(args, history, images, world_size, nodes):
+    """Append a line of JSON for compare.py: the flags, the machine, and what was measured."""
+    run = {"stage": STAGE}
+    for name, value in vars(args).items():
+        if not isinstance(value, Path):  # The record can be published, so it has no paths.
+            run[name] = value
+    run["world_size"] = world_size
+    run["hosts"] = nodes
+    run["images"] = images
+    # tools/draw_digits.py puts this file next to the synthetic digits that it makes.
+    synthetic = (args.data / "NOT_MNIST.txt").exists()
+    run["dataset"] = "synthetic digits" if synthetic else "MNIST"
+    run["host"] = socket.gethostname()
+    run["torch"] = torch.__version__
+    if args.device == "cuda":
+        run["device_name"] = torch.cuda.get_device_name()
+    else:
+        run["device_name"] = torch.cpu.get_capabilities().get("cpu_name", "CPU")
+    run["history"] = history
+    with open(args.record, "a", encoding="utf-8") as file:
+        file.write(json.dumps(run) + "\n")
 
 
-def finish(args, name, history, images, parts, world_size=1, hosts=1):
-    """Print where a step's time went; append the record to a file; then save the checkpoint."""
-    steps = images / min(args.batch_size, images)
-    step = {phase: 1000 * s / steps for phase, s in history[-1]["phases"][0].items()}
-    split = ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in step.items())
-    print(f"milliseconds per step: {split}")
-    flags = {flag: value for flag, value in vars(args).items() if not isinstance(value, Path)}
-    run = {"stage": STAGE, "name": name, **flags, "hosts": hosts, "world_size": world_size}
-    where = {"images": images, "host": socket.gethostname(), "torch": torch.__version__}
-    with open(args.record, "a", encoding="utf-8") as file:  # one line of JSON per run
-        file.write(json.dumps({**run, **where, "history": history}) + "\n")
-    torch.save(parts, args.checkpoint)
-
-
-def stop(message):
-    """Bad input: one line and exit code 2."""
-    print(f"{STAGE}: error: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def base_parser():
-    """The flags that all stages share."""
-    raw, cuda = argparse.RawDescriptionHelpFormatter, torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("-e", "--epochs", type=int, default=2, help="passes over the training set (2)")
     add("-b", "--batch-size", type=int, default=240, help="images per step, over all ranks (240)")
     add("--lr", type=float, default=0.15, help="peak learning rate (0.15)")
-    add("--data", type=Path, default=os.getenv("MNIST_ROOT", "data"), help="MNIST's folder (data)")
+    cuda = torch.cuda.is_available()
     add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
+    add("--backend", choices=("nccl", "gloo"), help="nccl for GPUs, gloo for CPUs or a shared GPU")
+    add("--timeout", type=float, default=600, help="seconds a rank waits for others (600)")
+    add("--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs")
     add("--threads", type=int, default=1, help="CPU threads per rank (1)")
     add("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
     add("--seed", type=int, default=0, help="seed of the random numbers (0)")
+    add("--data", type=Path, default=os.getenv("MNIST_ROOT", "data"), help="MNIST's folder (data)")
+    add("--snapshot", type=Path, help="file to save to after each epoch, and to resume from")
     add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
     add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
-    return parser
-
-
-def parse(parser):
-    """Read the flags, and refuse what cannot work before anything is started."""
     args = parser.parse_args()
-    bounds = dict(epochs=(1, 10**6), batch_size=(1, 10**6), lr=(0, 100), seed=(0, 2**31))
-    bounds.update(threads=(1, 512), workers=(0, 512), world_size=(0, 512), timeout=(1, 10**6))
-    for flag, (low, high) in bounds.items():
-        if not low <= getattr(args, flag, low) <= high:  # nan is refused, too
-            stop(f"--{flag.replace('_', '-')} {getattr(args, flag)}: from {low} to {high}")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        stop("--device cuda: PyTorch sees no CUDA device")
-    files = args.record, args.checkpoint, getattr(args, "snapshot", None)
-    for file in filter(None, files):
-        try:  # a folder that cannot be made fails now, not after the training
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if file.is_dir() or files.count(file) > 1:
-                stop(f"cannot write to {file}: it is a folder, or two flags name it")
-        except OSError as error:
-            stop(f"cannot write to {error.filename}: {error.strerror}")
+    if "RANK" not in os.environ:
+        parser.error("start it with torchrun, as --help shows")
+    if args.backend is None:
+        args.backend = "nccl" if args.device == "cuda" else "gloo"
+    gpus = torch.cuda.device_count()
+    if args.backend == "nccl" and int(os.environ["LOCAL_RANK"]) >= gpus:
+        parser.error(f"more ranks than the {gpus} GPU(s) here: --backend gloo lets ranks share one")
+    world_size = int(os.environ["WORLD_SIZE"])
+    if args.batch_size % world_size != 0:
+        parser.error(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
+    # A folder that cannot be made fails now and not after the training.
+    args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    args.record.parent.mkdir(parents=True, exist_ok=True)
+    if args.snapshot is not None:
+        args.snapshot.parent.mkdir(parents=True, exist_ok=True)
     return args
 
 

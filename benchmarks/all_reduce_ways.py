@@ -2,7 +2,7 @@
 
 Twice: on one machine, where bytes travel through memory, and on four nodes (namespaces, made by
 05_multinode/rehearsal/hosts.py), whose cables carry 100 Mb/s in either direction. The ways are
-those of 05_multinode/from_scratch.py and take turns. A sum has arrived when the last rank has it.
+those of 05_multinode/from_scratch.py, interleaved. A sum has arrived when the last rank has it.
 The median of a round's repeats and the quickest round count. The second half needs Linux and root.
 
     sudo env "PATH=$PATH" python -m benchmarks.all_reduce_ways
@@ -105,7 +105,7 @@ def run_rank(rounds: int) -> None:
 
 def sweep(ways: dict, rounds: int) -> dict:
     """-> {way: {bytes: milliseconds}}"""
-    found = {way: {size: float("inf") for size in BYTES} for way in ways}
+    found = {way: dict.fromkeys(BYTES, float("inf")) for way in ways}
     for _ in range(rounds):
         for size in BYTES:
             repeats = 20 if size < 2**17 else 5
@@ -120,7 +120,8 @@ def times(ways: dict, length: int, repeats: int) -> dict[str, float]:
     A rank that has sent its last bytes is done when the system has taken them, long before a slow
     cable has carried them: so it is not enough to ask one rank.
     """
-    tensor, seconds = torch.zeros(length), {way: [] for way in ways}
+    tensor = torch.zeros(length)
+    seconds = {way: [] for way in ways}
     for _ in range(repeats):
         for way, function in ways.items():
             dist.barrier()

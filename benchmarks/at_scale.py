@@ -14,6 +14,7 @@ import argparse
 import importlib
 import math
 from collections import namedtuple
+from functools import partial
 from unittest.mock import patch
 
 import torch
@@ -27,12 +28,14 @@ from benchmarks.scaling import overlapped, ring
 stage3 = importlib.import_module("03_ddp_spawn.train")
 from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
 
-MIB, MOST = 2**20, 4096
-IMAGENET = (3, 224, 224), 1_281_167
+MIB = 2**20
+MOST = 4096
+IMAGENET_SHAPE = (3, 224, 224)
+IMAGENET_IMAGES = 1_281_167
 MODELS = {  # what makes it, the shape of an image, how many images there are to train on
-    "convnet": (stage3.ConvNet, (1, 28, 28), 60_000),
-    "resnet50": (torchvision.models.resnet50, *IMAGENET),
-    "vit_l_16": (torchvision.models.vit_l_16, *IMAGENET),
+    "convnet": (stage3.make_model, (1, 28, 28), 60_000),
+    "resnet50": (torchvision.models.resnet50, IMAGENET_SHAPE, IMAGENET_IMAGES),
+    "vit_l_16": (torchvision.models.vit_l_16, IMAGENET_SHAPE, IMAGENET_IMAGES),
 }
 # Assumed: the seconds that a step of a ring and of a tree takes to start, and the bytes per second
 # that a rank sends. The seconds are those of NCCL's own model for its protocol Simple.
@@ -50,7 +53,10 @@ def main() -> None:
     args = parse()
     shapes, buckets, flops = count(args.model)
     print(f"rank {args.rank} of {args.ranks:,}: {args.model}, {args.batch:,} images per step")
-    print(reads(args), sends(buckets, args.ranks), f"\n{holds(shapes, args)}", sep="\n")
+    print(reads(args))
+    print(sends(buckets, args.ranks))
+    print()
+    print(holds(shapes, args))
     for link in args.link:
         print(f"\n{link}, {flops / 1e9:.3g} GFLOP per image at {args.tflops:g} TFLOP/s per rank")
         print(speed_table(predict(flops, buckets, args, LINKS[link])))
@@ -86,18 +92,23 @@ def count(name: str) -> tuple[list[torch.Size], list[Bucket], int]:
     # trunc_normal_ looks at the numbers that it draws, and on "meta" there are none.
     with torch.device("meta"), patch.object(torch.nn.init, "trunc_normal_"):
         model = make()
-    weights, done = list(model.parameters()), {}
+    weights = list(model.parameters())
+    done = {}  # the operations after which a weight has its gradient, in the order of backward
     with FlopCounterMode(display=False) as counter:
+
+        def note(i: int, _) -> None:
+            done[i] = counter.get_total_flops()
+
         for i, weight in enumerate(weights):
-            weight.register_post_accumulate_grad_hook(
-                lambda _, i=i: done.update({i: counter.get_total_flops()})
-            )
+            weight.register_post_accumulate_grad_hook(partial(note, i))
         model(torch.rand(2, *image, device="meta")).sum().backward()
-    flops, sizes = counter.get_total_flops(), [weight.nbytes for weight in weights]
-    buckets = [
-        Bucket(sum(sizes[i] for i in bucket), max(done[i] for i in bucket) / flops)
-        for bucket in from_scratch.assign(list(done), sizes, MIB, 25 * MIB)  # DDP's default caps
-    ]
+    flops = counter.get_total_flops()
+    sizes = [weight.nbytes for weight in weights]
+    buckets = []
+    for bucket in from_scratch.assign(list(done), sizes, MIB, 25 * MIB):  # DDP's default caps
+        size = sum(sizes[i] for i in bucket)
+        last = max(done[i] for i in bucket)
+        buckets.append(Bucket(size, last / flops))
     return [weight.shape for weight in weights], buckets, flops // 2
 
 
@@ -107,22 +118,27 @@ def shard(shape: torch.Size, rank: int, ranks: int) -> list[int]:
     return [min(rows, max(0, shape[0] - rank * rows)), *shape[1:]]
 
 
-def held(shapes: list) -> tuple[int, ...]:
+def held(shapes: list) -> tuple[int, int, int]:
     """-> bytes of weights of these shapes, of their gradients, of Adam's state after a step."""
     weights = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
     for weight in weights:
         weight.grad = torch.empty_like(weight)
     adam = torch.optim.Adam(weights)
     adam.step()
-    state = [tensor for of_one in adam.state.values() for tensor in of_one.values()]
-    kinds = weights, [weight.grad for weight in weights], state
-    return tuple(sum(tensor.nbytes for tensor in tensors) for tensors in kinds)
+    of_weights = sum(weight.nbytes for weight in weights)
+    of_gradients = sum(weight.grad.nbytes for weight in weights)
+    of_adam = 0
+    for state in adam.state.values():
+        of_adam += sum(tensor.nbytes for tensor in state.values())
+    return of_weights, of_gradients, of_adam
 
 
 def reads(args: argparse.Namespace) -> str:
-    images, per_step = MODELS[args.model][-1], args.batch // args.ranks
+    _, _, images = MODELS[args.model]
+    per_step = args.batch // args.ranks
     sampler = DistributedSampler(range(images), args.ranks, args.rank, seed=0)
-    first, steps = str(list(sampler)[:5])[1:-1], math.ceil(len(sampler) / per_step)
+    first = ", ".join(str(image) for image in list(sampler)[:5])
+    steps = math.ceil(len(sampler) / per_step)
     padding = f"{sampler.total_size - images} images are read twice"
     return f"reads  images {first}, ...: {per_step} per step, {steps:,} steps per epoch; {padding}"
 
@@ -135,14 +151,22 @@ def sends(buckets: list[Bucket], ranks: int) -> str:
 
 
 def holds(shapes: list[torch.Size], args: argparse.Namespace) -> str:
+    weights, gradients, adam = held(shapes)
     # ZeRO: one flat shard with as many numbers on each rank.
-    even = [[math.ceil(sum(shape.numel() for shape in shapes) / args.ranks)]]
-    (weights, gradients, adam), (w, g, a) = held(shapes), held(even)
-    rows = {"DDP": (weights, gradients, adam), "ZeRO-1": (weights, gradients, a)}
-    rows |= {"ZeRO-2": (weights, g, a), "ZeRO-3": (w, g, a)}
+    numbers = sum(shape.numel() for shape in shapes)
+    weights_shard, gradients_shard, adam_shard = held([[math.ceil(numbers / args.ranks)]])
+    rows = {
+        "DDP": (weights, gradients, adam),
+        "ZeRO-1": (weights, gradients, adam_shard),
+        "ZeRO-2": (weights, gradients_shard, adam_shard),
+        "ZeRO-3": (weights_shard, gradients_shard, adam_shard),
+    }
     for rank in sorted({0, args.rank, args.ranks - 1}):
-        rows[f"fully_shard, rank {rank}"] = held([shard(s, rank, args.ranks) for s in shapes])
-    cells = [[name, *(f"{x / MIB:,.3f}" for x in (*row, sum(row)))] for name, row in rows.items()]
+        own = [shard(shape, rank, args.ranks) for shape in shapes]
+        rows[f"fully_shard, rank {rank}"] = held(own)
+    cells = []
+    for name, row in rows.items():
+        cells.append([name, *(f"{size / MIB:,.3f}" for size in (*row, sum(row)))])
     return common.table(["MiB, with Adam", "weights", "gradients", "Adam", "sum"], cells)
 
 
@@ -155,16 +179,25 @@ Row = namedtuple("Row", "ranks batch computing averaging sequential overlapped")
 
 def predict(flops: int, buckets: list[Bucket], args: argparse.Namespace, link: Link) -> list[Row]:
     """Predict a step on 1, 2, 4, ... ranks, up to 4,096 and at most as many as there are images."""
+    if args.tree:
+        way = pipelined_tree
+        latency = link.tree_step
+    else:
+        way = ring
+        latency = link.ring_step
     rows = []
-    way, latency = (pipelined_tree, link.tree_step) if args.tree else (ring, link.ring_step)
     for n in (2**i for i in range(MOST.bit_length())):
-        batch = args.batch // args.ranks * n if args.weak else args.batch
-        if n <= batch:
-            computing = flops * batch / n / (args.tflops * 1e12)
-            each = [way(n, bucket.bytes, latency, link.bandwidth) for bucket in buckets]
-            full = [computing * bucket.done for bucket in buckets]
-            times = computing, sum(each), computing + sum(each), overlapped(full, each)
-            rows.append(Row(n, batch, *times))
+        batch = args.batch
+        if args.weak:
+            batch = args.batch // args.ranks * n
+        if n > batch:
+            break
+        computing = flops * batch / n / (args.tflops * 1e12)
+        each = [way(n, bucket.bytes, latency, link.bandwidth) for bucket in buckets]
+        full = [computing * bucket.done for bucket in buckets]
+        averaging = sum(each)
+        sequential = computing + averaging
+        rows.append(Row(n, batch, computing, averaging, sequential, overlapped(full, each)))
     return rows
 
 
@@ -174,7 +207,9 @@ def pipelined_tree(n: int, size: int, latency: float, bandwidth: float) -> float
     A piece passes 2 log2(n) links, each of which takes `latency` seconds to start. A rank sends the
     vector of `size` bytes at most twice, and the pieces travel at the same time.
     """
-    return 2 * math.ceil(math.log2(n)) * latency + (2 * size / bandwidth if n > 1 else 0)
+    if n == 1:
+        return 0.0
+    return 2 * math.ceil(math.log2(n)) * latency + 2 * size / bandwidth
 
 
 def speed_table(rows: list[Row]) -> str:

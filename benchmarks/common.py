@@ -11,8 +11,11 @@ import os
 import statistics
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -23,7 +26,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from tools.processes import device_name, exit_on_signals
 
@@ -62,9 +65,27 @@ def on_ranks(world_size: int, function: Callable, *arguments) -> list:
 def run_rank(rank: int, world_size: int, folder: str, function: Callable, arguments: tuple) -> None:
     end_with_parent()
     torch.set_num_threads(1)
-    here = {"init_method": f"file://{folder}/ranks", "rank": rank, "world_size": world_size}
-    with stage3.process_group(CPU, 60, **here):
+    join_group(rank, world_size, folder)
+    try:
         torch.save(function(*arguments), f"{folder}/{rank}.pt")
+    except BaseException as error:
+        # The frames of the traceback hold DDP, and DDP holds the group. A process that still holds
+        # a group when it exits may hang.
+        traceback.clear_frames(error.__traceback__)
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def join_group(rank: int, world_size: int, folder: str) -> None:
+    """Join the other ranks by gloo. They meet in a file in the folder."""
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/ranks",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=60),
+    )
 
 
 def end_with_parent() -> None:
@@ -95,43 +116,49 @@ def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
 
 def ddp(model: nn.Module, **options) -> DistributedDataParallel:
     """-> DDP as in the stages: it does not broadcast buffers in every forward."""
-    ddp_model = DistributedDataParallel(model, **options)
-    ddp_model.broadcast_buffers = False
-    return ddp_model
+    return DistributedDataParallel(model, forward_sync_buffers=False, **options)
 
 
-class WiderNet(stage1.ConvNet):
-    """The ConvNet with so many times its channels."""
-
-    def __init__(self, width: int):
-        nn.Module.__init__(self)
-        self.block1 = self.block(1, 16 * width)
-        self.block2 = self.block(16 * width, 32 * width)
-        self.linear = nn.Linear(7 * 7 * 32 * width, 10)
-
-
-def wider_net(width: int) -> WiderNet:
-    """The ConvNet, the same every time, with so many times its channels."""
+def wider_net(width: int) -> nn.Sequential:
+    """The stages' model, the same every time, with so many times its channels."""
     torch.manual_seed(0)
-    return WiderNet(width).to(memory_format=torch.channels_last)
+    first = 16 * width
+    second = 32 * width
+    model = nn.Sequential(
+        nn.Conv2d(1, first, 5, padding=2), nn.BatchNorm2d(first), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5, padding=2), nn.BatchNorm2d(second), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(7 * 7 * second, 10),
+    )  # fmt: skip
+    return model.to(memory_format=torch.channels_last)
 
 
-def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> SGD:
-    """-> the stages' optimizer, for their train_epoch: its steps also step the schedule.
+def scheduled_sgd(model: nn.Module, lr: float, steps: int) -> tuple[SGD, OneCycleLR]:
+    """-> the stages' optimizer and its schedule, which a loop steps after each optimizer step.
 
     lr: the peak learning rate. steps: of the whole training; one more raises ValueError.
     """
     optimizer = SGD(model.parameters(), lr, momentum=0.9, nesterov=True)
     schedule = OneCycleLR(optimizer, lr, steps, anneal_strategy="linear", cycle_momentum=False)
-    optimizer.register_step_post_hook(lambda *_: schedule.step())
-    return optimizer
+    return optimizer, schedule
 
 
-def train_epoch(model: nn.Module, loader: Sequence, optimizer: SGD) -> stage3.Stopwatch:
+def train_epoch(
+    model: nn.Module, loader: Sequence, optimizer: SGD, schedule: OneCycleLR
+) -> stage3.Stopwatch:
     """Train as stage 3 does, on batches in memory; all ranks begin together -> the stopwatch."""
     scaler = torch.amp.GradScaler("cpu", enabled=False)
+    watches = []
+
+    def make_watch(device: torch.device) -> stage3.Stopwatch:
+        watches.append(stopwatch(device))
+        return watches[-1]
+
+    stopwatch = stage3.Stopwatch
     dist.barrier()
-    return stage3.train_epoch(model, loader, optimizer, scaler, CPU, "off")[1]
+    # The stage returns the sum of each phase. Here the laps of single steps are needed, too.
+    with patch.object(stage3, "Stopwatch", make_watch):
+        stage3.train_epoch(model, loader, optimizer, schedule, scaler, CPU, "off")
+    return watches[0]
 
 
 def evaluate_once() -> None:
@@ -140,30 +167,25 @@ def evaluate_once() -> None:
     The stages evaluate between epochs, in larger batches. After that malloc keeps what is freed,
     which saves every later step thousands of page faults.
     """
-    stage1.evaluate(stage1.ConvNet(), digits(1000), CPU)
+    test_loader = DataLoader(digits(1000), batch_size=500)
+    stage1.evaluate(stage1.make_model(), test_loader, CPU)
 
 
 # ---------------------------------------------------------------- images in memory
 
 
-class Digits(stage1.MNIST):
-    """Stage 1's data set, made of tensors: images uint8 [N, height, width], labels [N]."""
-
-    def __init__(self, images: Tensor, labels: Tensor):  # not MNIST's own, which reads files
-        self.data, self.targets = images, labels
-
-
-def digits(count: int, seed: int = 0) -> Digits:
-    """-> stage 1's data set of `count` random images of 28 x 28 pixels, with random labels."""
+def digits(count: int, seed: int = 0) -> TensorDataset:
+    """-> a data set as stage 1 has it: `count` random images of 28 x 28 bytes, random labels."""
     random = torch.Generator().manual_seed(seed)
     images = torch.randint(256, (count, 28, 28), dtype=torch.uint8, generator=random)
-    return Digits(images, torch.randint(10, (count,), generator=random))
+    labels = torch.randint(10, (count,), generator=random)
+    return TensorDataset(images, labels)
 
 
 def batches(count: int, size: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """-> `count` batches for a stage's train_epoch: images uint8 [size, 28, 28], labels [size]."""
-    made = digits(count * size, seed)
-    return list(zip(made.data.split(size), made.targets.split(size)))
+    images, labels = digits(count * size, seed).tensors
+    return list(zip(images.split(size), labels.split(size)))
 
 
 def batch(size: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -171,7 +193,7 @@ def batch(size: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Te
     return torch.rand(size, 1, 28, 28, dtype=dtype), torch.randint(10, (size,))
 
 
-def make_loader(train_set: stage1.MNIST, batch_size: int, workers: int = 0) -> DataLoader:
+def make_loader(train_set: TensorDataset, batch_size: int, workers: int = 0) -> DataLoader:
     """-> the DataLoader of stage 1: batches of uint8 images [B, 28, 28] and labels [B]."""
     return DataLoader(
         train_set,
@@ -179,7 +201,6 @@ def make_loader(train_set: stage1.MNIST, batch_size: int, workers: int = 0) -> D
         shuffle=True,
         num_workers=workers,
         persistent_workers=workers > 0,
-        collate_fn=tuple,
     )
 
 
@@ -190,7 +211,8 @@ def flags(docstring: str | None, **numbers: float) -> argparse.ArgumentParser:
     """-> a parser with --results, and a flag for each number of HELP with its default."""
     parser = argparse.ArgumentParser(description=(docstring or "").partition("\n")[0])
     for name, default in numbers.items():
-        flag, text = f"--{name.replace('_', '-')}", f"{HELP[name]} ({default})"
+        flag = f"--{name.replace('_', '-')}"
+        text = f"{HELP[name]} ({default})"
         parser.add_argument(flag, type=type(default), default=default, help=text)
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="for the figures")
     return parser
@@ -237,7 +259,10 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def deciles(numbers: Sequence[float], form: str = ".2f") -> str:
     """The median and, in brackets, the first and the last decile, of at least two numbers."""
-    low, *_, middle, _, _, _, high = statistics.quantiles(numbers, n=10, method="inclusive")
+    found = statistics.quantiles(numbers, n=10, method="inclusive")
+    low = found[0]
+    middle = found[4]
+    high = found[8]
     return f"{middle:{form}} ({low:{form}} to {high:{form}})"
 
 

@@ -28,13 +28,16 @@ HEALTHY = {
 
 
 def line_of(key):
-    lines = enumerate(SCRIPT.read_text().splitlines(), 1)
-    return next(n for n, text in lines if key in text.partition("  # ")[2].split())
+    """The number of the line whose comment ends with the key."""
+    for number, text in enumerate(SCRIPT.read_text().splitlines(), start=1):
+        if key in text.partition("  # ")[2].split():
+            return number
 
 
 def step(key, cost):
     """The milliseconds of a step, without the doctor."""
-    env, command = os.environ | {"COST": cost}, f"{TORCHRUN} {SCRIPT} {key}".split()
+    env = os.environ | {"COST": cost}
+    command = f"{TORCHRUN} {SCRIPT} {key}".split()
     done = subprocess.run(command, env=env, text=True, check=True, stdout=subprocess.PIPE)
     return float(re.search(r"([\d.]+) ms per step", done.stdout)[1])
 

@@ -24,8 +24,9 @@ from benchmarks import common
 stage3 = importlib.import_module("03_ddp_spawn.train")
 from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
 
-BOUND, OURS = "no communication (upper bound)", "broadcast_buffers=False"  # as in the stages
-VERSIONS = {  # name -> how the model is wrapped; "and": with broadcast_buffers=False
+BOUND = "no communication (upper bound)"
+OURS = "forward_sync_buffers=False"  # as in the stages
+VERSIONS = {  # name -> how the model is wrapped; "and": with forward_sync_buffers=False
     BOUND: lambda model: model,
     "DDP, default options": DistributedDataParallel,
     OURS: common.ddp,
@@ -43,8 +44,8 @@ def main():
     args = common.parse(parser, batch_size=2, rounds=2, steps=2)
     if args.batch_size % 2:
         parser.error("--batch-size has to be even")
-    laps = common.on_ranks(2, measure, args)
-    versions = {name: analyse(*(own[name] for own in laps)) for name in VERSIONS}
+    first, second = common.on_ranks(2, measure, args)
+    versions = {name: analyse(first[name], second[name]) for name in VERSIONS}
     about = f"2 ranks, {args.batch_size} images per step, {common.about()}"
     results = {"about": about, "steps": args.steps, "versions": versions}
     common.show(args, f"limit-{args.batch_size}", results, report)
@@ -62,18 +63,21 @@ def measure(args) -> dict[str, list[Laps]]:
     common.evaluate_once()
     ways = {}
     for name, wrap in VERSIONS.items():
-        model, optimizer = prepare(wrap, args)
-        ways[name] = partial(common.train_epoch, model, loader, optimizer)
-    watches = common.in_turns(args.rounds, ways)
-    return {name: [watch.laps for watch in own] for name, own in watches.items()}
+        model, optimizer, schedule = prepare(wrap, args)
+        ways[name] = partial(common.train_epoch, model, loader, optimizer, schedule)
+    laps = {}
+    for name, watches in common.in_turns(args.rounds, ways).items():
+        laps[name] = [watch.laps for watch in watches]
+    return laps
 
 
 def prepare(wrap, args):
-    """-> wrapped model and optimizer, as stage 3 makes them"""
+    """-> wrapped model, optimizer and schedule, as stage 3 makes them"""
     torch.manual_seed(0)
-    model = stage3.ConvNet().to(memory_format=torch.channels_last)
-    optimizer = common.scheduled_sgd(model, 0.01, args.steps * (args.rounds + 1))
-    return wrap(model), optimizer
+    model = stage3.make_model().to(memory_format=torch.channels_last)
+    steps = args.steps * (args.rounds + 1)  # in_turns adds a round that does not count
+    optimizer, schedule = common.scheduled_sgd(model, 0.01, steps)
+    return wrap(model), optimizer, schedule
 
 
 # ---------------------------------------------------------------- what came out
@@ -87,40 +91,46 @@ def analyse(*ranks: list[Laps]) -> dict[str, list[float]]:
     """
     rounds = {part: [] for part in ("total", *PARTS)}
     for laps in zip(*ranks):
-        ready, averaged = ends_of("backward", laps), ends_of("exposed", laps)
-        whole = ends_of("optimizer", laps)[:, -1] - ends_of("start", laps)[:, 0]
-        whole /= ready.shape[1]
+        ready = ends_of("backward", laps)
+        averaged = ends_of("exposed", laps)
+        epoch = ends_of("optimizer", laps)[:, -1] - ends_of("start", laps)[:, 0]
+        whole = epoch / ready.shape[1]  # of each rank, the seconds of a step
         all_ready = ready.max(dim=0).values
-        milliseconds = {
+        seconds = {
             "total": whole.max(),
             "waiting": (all_ready - ready).mean(),
             "averaging": (averaged - all_ready).mean(),
         }
-        parts = milliseconds["waiting"] + milliseconds["averaging"]
-        milliseconds["computing"] = whole.mean() - parts
-        for part, seconds in milliseconds.items():
-            rounds[part].append(1000 * seconds.item())
+        seconds["computing"] = whole.mean() - seconds["waiting"] - seconds["averaging"]
+        for part, value in seconds.items():
+            rounds[part].append(1000 * value.item())
     return rounds
 
 
 def ends_of(phase: str, laps: tuple[Laps, ...]) -> torch.Tensor:
     """Each rank's laps -> the seconds at which those of the phase ended, [rank, step]."""
-    ends = [[now for name, now in own if name == phase] for own in laps]
+    ends = []
+    for of_rank in laps:
+        ends.append([now for name, now in of_rank if name == phase])
     return torch.tensor(ends, dtype=torch.float64)
 
 
 def report(results: dict) -> str:
     """Medians over the rounds, a line per version."""
-    versions, rows = results["versions"], []
+    versions = results["versions"]
+    bounds = versions[BOUND]["total"]
+    ours = versions[OURS]["total"]
+    rows = []
     for name, rounds in versions.items():
-        medians = {part: f"{statistics.median(rounds[part]):.2f}" for part in rounds}
-        if name == BOUND:  # no rank waits for another
-            medians["waiting"] = medians["averaging"] = "-"
-        totals = rounds["total"], versions[BOUND]["total"], versions[OURS]["total"]
-        shares = [bound / own for own, bound, _ in zip(*totals)]
-        times = [own / ours for own, _, ours in zip(*totals)]
-        cells = [medians[part] for part in ("total", *PARTS)]
-        rows.append([name, *cells, common.deciles(shares), common.deciles(times)])
+        row = [name]
+        for part in ("total", *PARTS):
+            if name == BOUND and part in ("waiting", "averaging"):
+                row.append("-")  # no rank waits for another
+            else:
+                row.append(f"{statistics.median(rounds[part]):.2f}")
+        row.append(common.deciles([bound / own for own, bound in zip(rounds["total"], bounds)]))
+        row.append(common.deciles([own / other for own, other in zip(rounds["total"], ours)]))
+        rows.append(row)
     titles = ["ms per step", "total", *PARTS, "of the bound", "x the stages"]
     return f"{results['about']}\n{common.table(titles, rows)}"
 

@@ -1,10 +1,10 @@
 """Measure every committed figure again, one after the other, on one idle machine.
 
-First the records: the stages three times, interleaved, some other settings, what notebooks quote,
-the player's recordings. Then the pages: a shell block under the line <!-- measured --> is run, and
-the block after it is replaced by what it prints; a stage's page gets the lines of the run nearest
-to the median. Figures of benchmarks also go to benchmarks/results. So the pages show the
-machine they were last run on, and `git diff` shows how yours differs from ours.
+First it makes the records: the stages three times, interleaved, some other settings, what notebooks
+quote, the player's recordings. Then come the pages. It runs each shell block under a line
+<!-- measured -->, and replaces the block after it by what was printed. A stage's page gets the
+lines of the run nearest to the median. Figures of benchmarks also go to benchmarks/results. So the
+pages show the machine they were last run on, and `git diff` shows how yours differs from ours.
 
     python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
     python -m benchmarks.run_all --only limit sweep --data ../mnist
@@ -12,11 +12,10 @@ machine they were last run on, and `git diff` shows how yours differs from ours.
 """
 
 import argparse
-import importlib
-import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,9 +24,6 @@ from pathlib import Path
 import psutil
 
 import records
-from tools import processes
-
-stage1 = importlib.import_module("01_baseline.train")
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,8 +36,9 @@ BEFORE = {  # by the name that --only knows: commands whose output no page shows
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
     "recordings": "python -m benchmarks.record",
-    "failures": "python 05_multinode/rehearsal/failures.py --json "
-    "05_multinode/rehearsal/failures.json",
+    "failures": (
+        "python 05_multinode/rehearsal/failures.py --json 05_multinode/rehearsal/failures.json"
+    ),
 }
 SETTINGS = [  # other settings that pages and notebooks quote
     "01_baseline/train.py --batch-size 120",
@@ -52,7 +49,8 @@ SETTINGS = [  # other settings that pages and notebooks quote
     "02_dp/train.py",
     "03_ddp_spawn/train.py --world-size 4",
 ]
-RAN = re.compile(r"((?:^epoch .*\n)+)^milliseconds per step: .*", re.MULTILINE)
+# The lines that a stage prints about its epochs, as they stand on its page.
+RAN = re.compile(r"(?:^epoch +\d+/\d+.*\n)+", re.MULTILINE)
 
 
 def main() -> int:
@@ -61,28 +59,30 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
     parser.add_argument("--busy", action="store_true", help="measure though the machine is busy")
     args = parser.parse_args()
-    before = [(None, command) for name, command in BEFORE.items() if name in (args.only or BEFORE)]
-    found = before + [
-        (page, command)
-        for page in PAGES
-        for command in BLOCK.findall(page.read_text(encoding="utf-8"))
-        if not args.only or script_of(command) in args.only
-    ]
-    settings = not args.only or "settings" in args.only
-    if not found and not settings:
+    wanted = args.only or [*BEFORE, "settings"]
+    commands = [(None, command) for name, command in BEFORE.items() if name in wanted]
+    for page in PAGES:
+        for command in BLOCK.findall(page.read_text(encoding="utf-8")):
+            if not args.only or script_of(command) in args.only:
+                commands.append((page, command))
+    if not commands and "settings" not in wanted:
         parser.error("--only: no command on the pages has such a name")
     load = psutil.cpu_percent(interval=3)
     if load > 10 and not args.busy:
         parser.error(f"the machine is busy ({load:.0f} %): figures would not be believed (--busy)")
-    failed = measure_settings(args.data) if settings else 0
-    for number, (page, command) in enumerate(found, start=1):
-        print(f"[{number}/{len(found)}] {command}", flush=True)
+
+    failed = 0
+    if "settings" in wanted:
+        failed += measure_settings(args.data)
+    for number, (page, command) in enumerate(commands, start=1):
+        print(f"[{number}/{len(commands)}] {command}", flush=True)
         code, output = run(command, args.data)
         print(output, flush=True)
-        failed += code != 0
-        if code == 0 and page:
+        if code != 0:
+            failed += 1
+        elif page is not None:
             update_page(page, command, output)
-    if not args.only or {"stages", "settings"} & set(args.only):
+    if "stages" in wanted or "settings" in wanted:
         update_stages()
     print(f"{failed} failed")
     return 1 if failed else 0
@@ -90,25 +90,23 @@ def main() -> int:
 
 def measure_settings(data: Path) -> int:
     """Run stages with other settings, three times, interleaved -> how many runs failed."""
-    dataset = records.dataset_name(stage1.load_mnist(data)[1].data.numpy())
-    facts = {"dataset": dataset, "device_name": processes.device_name()}
-    lines, runs = [], SETTINGS * 3
-    for line in runs:
-        print(line, flush=True)
-        with tempfile.TemporaryDirectory() as temp:
-            places = f"--data data --record {temp}/run.jsonl --checkpoint {temp}/model.pt"
-            code, _ = run(f"python {line} --device cpu {places}", data)
-            if code == 0:
-                record = json.loads(Path(temp, "run.jsonl").read_text()) | facts
-                lines.append(json.dumps(record) + "\n")
-    (ROOT / f"{RECORDS}-settings.jsonl").write_text("".join(lines), encoding="utf-8")
-    return len(runs) - len(lines)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder, "runs.jsonl")  # each run appends its line
+        flags = f"--device cpu --data data --record {record} --checkpoint {folder}/model.pt"
+        for line in SETTINGS * 3:
+            print(line, flush=True)
+            code, _ = run(f"python {line} {flags}", data)
+            failed += code != 0
+        shutil.copy(record, f"{ROOT / RECORDS}-settings.jsonl")
+    return failed
 
 
 def committed() -> list[records.Row]:
     """The rows of the committed records: those of all stages, then those with other settings."""
-    paths = (ROOT / f"{RECORDS}.jsonl", ROOT / f"{RECORDS}-settings.jsonl")
-    return records.rows_of(record for path in paths for record in records.read(path))
+    found = records.read(ROOT / f"{RECORDS}.jsonl")
+    found += records.read(ROOT / f"{RECORDS}-settings.jsonl")
+    return records.rows_of(found)
 
 
 def nearest(stage: str) -> dict:
@@ -119,21 +117,25 @@ def nearest(stage: str) -> dict:
 
 def printed(record: dict) -> str:
     """The lines in which a stage says how its epochs went."""
-    history, images = record["history"], record["images"]
-    count = range(1, len(history) + 1)
-    lines = [stage1.epoch_line(history[:n], record["epochs"], images) for n in count]
-    steps = images / record["batch_size"]
-    phases = history[-1]["phases"][0].items()
-    split = ", ".join(f"{phase} {1000 * seconds / steps:.2f}" for phase, seconds in phases)
-    return "\n".join([*lines, f"milliseconds per step: {split}"])
+    lines = ""
+    for number, epoch in enumerate(record["history"], start=1):
+        seconds = sum(epoch["phases"][0].values())
+        correct, total = epoch["test"]
+        lines += (
+            f"epoch {number}/{record['epochs']}: {seconds:.2f} s, "
+            f"{record['images'] / seconds:,.0f} images/s, "
+            f"loss {epoch['loss']:.4f}, accuracy {correct / total:.2%}\n"
+        )
+    return lines
 
 
 def update_stages() -> None:
     """Put the lines of the run nearest to the median on each stage's page."""
     for stage in records.STAGES:
         page = ROOT / stage / "README.md"
-        text, lines = page.read_text(encoding="utf-8"), printed(nearest(stage))
-        page.write_text(RAN.sub(lambda _, lines=lines: lines, text, count=1), encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        lines = printed(nearest(stage))
+        page.write_text(RAN.sub(lines, text, count=1), encoding="utf-8")
 
 
 def script_of(command: str) -> str:
@@ -147,10 +149,15 @@ def run(command: str, data: Path) -> tuple[int, str]:
     command = command.replace("--data data", f"--data {shlex.quote(str(data.resolve()))}")
     if command.startswith("python -m benchmarks."):
         command += " --results benchmarks/results"
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python and torchrun
-    environment = os.environ | {"PATH": path}
-    words, options = ["bash", "-ec", command], {"stdout": subprocess.PIPE, "text": True}
-    done = subprocess.run(words, cwd=ROOT, env=environment, **options)
+    # The commands python and torchrun are those of this Python.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", command],
+        cwd=ROOT,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return done.returncode, done.stdout
 
 

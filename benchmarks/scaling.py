@@ -40,7 +40,7 @@ from benchmarks import common
 train = importlib.import_module("05_multinode.train")
 
 CPU = common.CPU
-MODEL_BYTES = 4 * sum(parameter.numel() for parameter in train.ConvNet().parameters())
+MODEL_BYTES = sum(parameter.nbytes for parameter in train.make_model().parameters())
 FIT_IMAGES = [8, 20, 40, 80, 160, 320, 520]  # per rank; computing is measured for these
 MIDDLE = 80  # per rank; so many are computed before each all-reduce, and "around" is taken there
 FIT_BYTES = [4 * 2**10, 32 * 2**10, 2**18, 2**20, 2**22]  # and the all-reduce to these
@@ -55,7 +55,8 @@ class Curve(NamedTuple):
 
     def __call__(self, x: float) -> float:
         right = min(max(bisect.bisect(self.xs, x), 1), len(self.xs) - 1)
-        (x0, x1), (y0, y1) = self.xs[right - 1 : right + 1], self.ys[right - 1 : right + 1]
+        x0, x1 = self.xs[right - 1 : right + 1]
+        y0, y1 = self.ys[right - 1 : right + 1]
         return max(0.0, y0 + (y1 - y0) * (x - x0) / (x1 - x0))
 
 
@@ -124,12 +125,15 @@ def fit_line(xs: list[float], ys: list[float]) -> tuple[float, float]:
     """
     y = torch.tensor(ys, dtype=torch.float64)
     columns = torch.stack([torch.ones_like(y), torch.tensor(xs, dtype=torch.float64)], dim=1)
-    weighted, target = columns / y[:, None], torch.ones(len(ys), 1, dtype=torch.float64)
+    weighted = columns / y[:, None]
+    target = torch.ones(len(ys), 1, dtype=torch.float64)
     a, b = torch.linalg.lstsq(weighted, target).solution.flatten().tolist()
     if a < 0:
-        a, b = 0.0, torch.linalg.lstsq(weighted[:, 1:], target).solution.item()
+        a = 0.0
+        b = torch.linalg.lstsq(weighted[:, 1:], target).solution.item()
     elif b < 0:
-        a, b = torch.linalg.lstsq(weighted[:, :1], target).solution.item(), 0.0
+        a = torch.linalg.lstsq(weighted[:, :1], target).solution.item()
+        b = 0.0
     return a, b
 
 
@@ -138,21 +142,35 @@ def fit(n: int, runs: dict[int, dict], cores: int) -> dict:
 
     Where the ranks have no core each, computing is that of the largest run in which they had.
     """
+    measured = runs[n]
     fitted_on = n if n <= cores else max(m for m in runs if m <= cores)
     computing = Curve(FIT_IMAGES, [runs[fitted_on]["computing"][b] for b in FIT_IMAGES])
-    fixed, each = fit_line(FIT_BYTES, [runs[n]["averaging"][size] for size in FIT_BYTES])
+    fixed, each = fit_line(FIT_BYTES, [measured["averaging"][size] for size in FIT_BYTES])
     averaging = fixed + each * MODEL_BYTES
     turns = max(1.0, n / cores)
-    around = runs[n]["step"][MIDDLE * n] - turns * computing(MIDDLE) - averaging
+    around = measured["step"][MIDDLE * n] - turns * computing(MIDDLE) - averaging
     rows = []
     for batch in BATCHES:
-        row = {"batch": batch, "measured": runs[n]["step"][batch]}
-        row |= {"computing": turns * computing(batch / n), "averaging": averaging, "around": around}
-        row["predicted"] = row["computing"] + averaging + around
-        rows.append(row | {"error": row["predicted"] / row["measured"] - 1})
-    found = {"alpha": fixed / (2 * (n - 1)), "beta": 2 * (n - 1) / n / each if each else math.inf}
-    found |= {"computing": computing, "averaging": runs[n]["averaging"]}
-    return found | {"rows": rows}
+        seconds = measured["step"][batch]
+        computed = turns * computing(batch / n)
+        predicted = computed + averaging + around
+        row = {
+            "batch": batch,
+            "measured": seconds,
+            "computing": computed,
+            "averaging": averaging,
+            "around": around,
+            "predicted": predicted,
+            "error": predicted / seconds - 1,
+        }
+        rows.append(row)
+    return {
+        "alpha": fixed / (2 * (n - 1)),
+        "beta": 2 * (n - 1) / n / each if each else math.inf,
+        "computing": computing,
+        "averaging": measured["averaging"],
+        "rows": rows,
+    }
 
 
 # ---------------------------------------------------------------- on the ranks
@@ -187,14 +205,15 @@ class Trainee:
 
     def __init__(self, images: int, args: argparse.Namespace):
         torch.manual_seed(0)
-        model = train.ConvNet().to(memory_format=torch.channels_last)
-        self.optimizer = common.scheduled_sgd(model, 0.01, (args.rounds + 1) * args.steps)
+        model = train.make_model().to(memory_format=torch.channels_last)
+        steps = (args.rounds + 1) * args.steps  # in_turns adds a round that does not count
+        self.optimizer, self.schedule = common.scheduled_sgd(model, 0.01, steps)
         self.model = common.ddp(model)
         self.loader = common.batches(1, images) * args.steps
 
     def steps(self) -> torch.Tensor:
         """Train -> the seconds of each step on this rank, [steps]"""
-        watch = common.train_epoch(self.model, self.loader, self.optimizer)
+        watch = common.train_epoch(self.model, self.loader, self.optimizer, self.schedule)
         ends = [now for phase, now in watch.laps if phase in ("start", "optimizer")]
         return torch.tensor(ends, dtype=torch.float64).diff()
 
@@ -218,7 +237,8 @@ def all_reduces(trainee: Trainee, size: int, repeats: int) -> float:
     In a loop of nothing else they would be quicker: no core would have gone to sleep. The rank that
     comes last waits for no other, so of each all-reduce the shortest time of a rank is what counts.
     """
-    tensor, seconds = torch.zeros(size // 4), torch.empty(repeats, dtype=torch.float64)
+    tensor = torch.zeros(size // 4)
+    seconds = torch.empty(repeats, dtype=torch.float64)
     images, labels = trainee.loader[0]
     for i in range(repeats):
         x, y = train.to_device(images, labels, CPU)
@@ -238,9 +258,12 @@ def report(results: dict) -> str:
     lines = [f"ConvNet, {results['bytes']:,} bytes of gradients, {results['about']}"]
     parts = ("computing", "averaging", "around", "predicted", "measured")
     titles = ["images per step", "computing", "+ all-reduce", "+ around", "= predicted, ms"]
-    for n, found in ((int(n), found) for n, found in results["ranks"].items()):  # str in a file
+    for n, found in results["ranks"].items():
+        n = int(n)  # it is a str in a file
         points = [f"{images}: {1e6 * s / images:.0f}" for images, s in zip(*found["computing"])]
-        shared = f", times {n / results['cores']:g} on shared cores" if n > results["cores"] else ""
+        shared = ""
+        if n > results["cores"]:
+            shared = f", times {n / results['cores']:g} on shared cores"
         rows = []
         for row in found["rows"]:
             cells = [f"{1000 * row[part]:.2f}" for part in parts]

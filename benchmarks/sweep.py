@@ -2,8 +2,8 @@
 
 Everything else stays as it is in the stages (240 images per step, one thread per rank, fp32).
 Steps are taken by stage 3's own `train_epoch` on batches in memory, on 1, 2 and 4 ranks. All is
-measured `--repeats` times by turns; milliseconds are medians. A ratio is formed within each repeat:
-median (smallest to largest).
+measured `--repeats` times, interleaved. The milliseconds are medians. A ratio is formed within each
+repeat, and shown as median (smallest to largest).
 
     python -m benchmarks.sweep
     python -m benchmarks.sweep --repeats 1 --steps 3
@@ -14,6 +14,7 @@ import statistics
 import torch
 import torch.distributed as dist
 
+import records
 from benchmarks import common
 
 RANKS = (1, 2, 4)
@@ -29,7 +30,7 @@ def main() -> None:
     parser = common.flags(__doc__, steps=10)
     parser.add_argument("--repeats", type=int, default=3, help="how often all is measured (3)")
     args = common.parse(parser, repeats=1, steps=1)
-    repeats = []  # [{ranks: {(sweep, value): seconds of a step, of the slower rank}}]
+    repeats = []  # [{ranks: {(sweep, value): milliseconds of a step, of the slowest rank}}]
     for _ in range(args.repeats):
         repeats.append({n: common.on_ranks(n, sweep_on_rank, args.steps)[0] for n in RANKS})
     results = {"about": f"{common.about()}, {args.repeats} repeat(s)"} | summary(repeats)
@@ -40,30 +41,29 @@ def main() -> None:
 
 
 def sweep_on_rank(steps: int) -> dict[tuple, float]:
-    """On each of the ranks -> {(sweep, value): seconds of a step}"""
+    """On each of the ranks -> {(sweep, value): milliseconds of a step}"""
     found = {}
     for sweep, values in SWEEPS.items():
         for value in values:
             if sweep != "batch" and value == AS_EVER[sweep]:  # the stages' setting: once is enough
                 found[sweep, value] = found["batch", AS_EVER["batch"]]
                 continue
-            seconds = torch.tensor(step_seconds(AS_EVER | {sweep: value}, steps))
-            dist.all_reduce(seconds, dist.ReduceOp.MAX)
-            found[sweep, value] = seconds.item()
+            step = torch.tensor(milliseconds(AS_EVER | {sweep: value}, steps))
+            dist.all_reduce(step, dist.ReduceOp.MAX)
+            found[sweep, value] = step.item()
     return found
 
 
-def step_seconds(settings: dict, steps: int) -> float:
-    """Mean seconds of a step under the settings on this rank."""
-    torch.set_num_threads(1)
+def milliseconds(settings: dict, steps: int) -> float:
+    """Mean milliseconds of a step under the settings on this rank."""
     model = common.wider_net(settings["width"])
-    optimizer = common.scheduled_sgd(model, 0.01, 3 + steps)
+    optimizer, schedule = common.scheduled_sgd(model, 0.01, 3 + steps)
     if dist.get_world_size() > 1:
         model = common.ddp(model)
     loader = common.batches(1, settings["batch"] // dist.get_world_size())
-    common.train_epoch(model, loader * 3, optimizer)  # DDP has its buckets after two
-    watch = common.train_epoch(model, loader * steps, optimizer)
-    return sum(watch.seconds().values()) / steps
+    common.train_epoch(model, loader * 3, optimizer, schedule)  # DDP has its buckets after two
+    watch = common.train_epoch(model, loader * steps, optimizer, schedule)
+    return sum(records.milliseconds_per_step(watch.seconds(), steps).values())
 
 
 # ---------------------------------------------------------------- what came out
@@ -73,8 +73,10 @@ def summary(repeats: list[dict]) -> dict:
     """-> {"repeats": {sweep: {value: {ranks: milliseconds of a step in each repeat}}}}"""
     found = {}
     for sweep, value in repeats[0][1]:
-        own = {str(n): [1000 * repeat[n][sweep, value] for repeat in repeats] for n in RANKS}
-        found.setdefault(sweep, {})[str(value)] = own
+        row = {}
+        for n in RANKS:
+            row[str(n)] = [repeat[n][sweep, value] for repeat in repeats]
+        found.setdefault(sweep, {})[str(value)] = row
     return {"repeats": found}
 
 
@@ -88,7 +90,8 @@ def report(results: dict) -> str:
         cells = []
         for value, row in rows.items():
             times = [f"{statistics.median(row[n]):.2f}" for n in ranks]
-            cells.append([value, *times, *(against(row["1"], row[n]) for n in ranks[1:])])
+            ratios = [against(row["1"], row[n]) for n in ranks[1:]]
+            cells.append([value, *times, *ratios])
         lines += ["", common.table(titles, cells)]
     return "\n".join(lines)
 
@@ -96,9 +99,10 @@ def report(results: dict) -> str:
 def against(base: list[float], own: list[float]) -> str:
     """How many times as fast as the base: the median of the repeats, smallest and largest."""
     ratios = [a / b for a, b in zip(base, own)]
-    middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-    seen = "" if middle == low == high else f" ({low:.2f} to {high:.2f})"
-    return f"{middle:.2f}{seen}"
+    text = f"{statistics.median(ratios):.2f}"
+    if len(ratios) > 1:
+        text += f" ({min(ratios):.2f} to {max(ratios):.2f})"
+    return text
 
 
 if __name__ == "__main__":

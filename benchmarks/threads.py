@@ -19,7 +19,9 @@ from tabulate import tabulate
 
 from benchmarks import common
 
-LAYERS, SIZES, SECONDS = 10, (4, 32, 64, 96, 128, 192, 256), 0.1
+LAYERS = 10
+SIZES = (4, 32, 64, 96, 128, 192, 256)
+SECONDS = 0.1
 
 
 def main() -> None:
@@ -36,18 +38,23 @@ def report(results: dict) -> str:
 
 def under_one_gil(rounds: int) -> list[dict[str, float]]:
     """-> for each size: microseconds of a layer alone, and how many times that work two can do"""
-    options = {"mp_context": multiprocessing.get_context("spawn")}
-    options["initializer"] = common.end_with_parent
     rows = []
-    with ThreadPoolExecutor(2) as threads, ProcessPoolExecutor(2, **options) as processes:
+    processes = ProcessPoolExecutor(
+        2,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=common.end_with_parent,
+    )
+    with ThreadPoolExecutor(2) as threads, processes:
         for size in SIZES:
             calls = max(20, int(SECONDS / forward(size, 20) * 20))
             alone = min(forward(size, calls) for _ in range(rounds))
             row = {"size": size, "microseconds": 1e6 * alone / calls / LAYERS}
             for name, pool in (("threads", threads), ("processes", processes)):
                 # Two workers do the same at the same time; the slower one counts.
-                both = (max(pool.map(forward, [size] * 2, [calls] * 2)) for _ in range(rounds))
-                row[name] = 2 * alone / min(both)
+                tries = []
+                for _ in range(rounds):
+                    tries.append(max(pool.map(forward, [size] * 2, [calls] * 2)))
+                row[name] = 2 * alone / min(tries)
             rows.append(row)
     return rows
 

@@ -150,6 +150,14 @@ def record_of(folder, file="timings/runs.jsonl"):
     return json.loads(line)
 
 
+def usage_error(result, told):
+    """Bad input, as argparse reports it: exit code 2, the usage, and a line with the reason."""
+    assert result.code == 2 and result.out == "", result
+    *usage, reason = result.err.splitlines()
+    assert usage[0].startswith("usage: ") and not any("error" in line for line in usage), result
+    assert ": error: " in reason and told in reason, result
+
+
 def one_line(result, program, told):
     """Bad input: exit code 2, and one line of the program that says what is wrong."""
     assert result.code == 2 and result.out == "", result

@@ -36,18 +36,36 @@ def resume_from_the_newest(folder: Path) -> tuple[int, float]:
 # ---------------------------------------------------------------- train.py, by SIGKILL
 
 
-def train(folder: Path, data: Path, amp: str, last_step: int = 0) -> None:
+def train(folder: Path, data: Path, amp: str, last_step: int = 0, lr: float = 0.02) -> None:
     """Train stage 5 for 3 epochs of 5 steps. The last rank gets SIGKILL after its last_step."""
-    files = {name: folder / name for name in ("checkpoint", "snapshot")}
-    values = {"epochs": 3, "batch_size": 24, "lr": 0.02, "seed": 0, "amp": amp, "data": data}
-    values |= {"device": "cpu", "threads": 1, "workers": 0, "record": folder / "runs.jsonl"}
+    args = SimpleNamespace(
+        epochs=3,
+        batch_size=24,
+        lr=lr,
+        device="cpu",
+        amp=amp,
+        threads=1,
+        workers=0,
+        seed=0,
+        data=data,
+        snapshot=folder / "snapshot",
+        checkpoint=folder / "checkpoint",
+        record=folder / "runs.jsonl",
+    )
     if last_step and dist.get_rank() == dist.get_world_size() - 1:
         steps = itertools.count(1)
         register_optimizer_step_post_hook(
             lambda *_: os.kill(os.getpid(), signal.SIGKILL) if next(steps) == last_step else None
         )
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-        stage5.train(SimpleNamespace(**values, **files), CPU)
+        stage5.train(args, CPU)
+
+
+def save_again_and_again(path: Path) -> None:
+    """Save snapshots of more and more epochs until something ends this process."""
+    state = {"model": torch.nn.Linear(1000, 1000)}
+    for epochs in itertools.count(1):
+        stage5.save_snapshot(path, {}, [{}] * epochs, state)
 
 
 # ---------------------------------------------------------------- comparing

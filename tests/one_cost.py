@@ -21,9 +21,11 @@ WIDE = KEY in ("wide", "exposed", "averaged-twice")  # 4.7 MB of gradients
 PASSES = 4 if KEY in ("each-pass-synced", "no_sync") else 1
 STEPS, SLEEP = 120, 0.05
 Output = dataclasses.make_dataclass("Output", ["scores", "deep"])
-SOME, DEEP = torch.zeros(200_000), torch.zeros((), requires_grad=True)
-for _ in range(100_000 if KEY == "unused-search" else 0):
-    DEEP = DEEP + 0  # a graph that DDP searches, and backward() does not need
+SOME = torch.zeros(200_000)
+DEEP = torch.zeros((), requires_grad=True)
+if KEY == "unused-search":
+    for _ in range(100_000):
+        DEEP = DEEP + 0  # a graph that DDP searches, and backward() does not need
 
 
 class Data(TensorDataset):
@@ -36,8 +38,9 @@ class Data(TensorDataset):
 class Model(torch.nn.Linear):
     def forward(self, x):
         time.sleep(0.02 * self.training)
-        for _ in range(200 if KEY == "too-many-threads" else 0):
-            torch.add(SOME, 1)
+        if KEY == "too-many-threads":
+            for _ in range(200):
+                torch.add(SOME, 1)
         return Output(super().forward(x)[:, :2], DEEP)
 
 
@@ -49,25 +52,36 @@ class Slow:
 
 def late(_, bucket):
     """DDP's average on a network with a latency of 50 ms."""
-    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
-    return work.then(lambda future: [time.sleep(SLEEP), future.value()[0] / 2][1])
+
+    def average(future):
+        time.sleep(SLEEP)
+        return future.value()[0] / 2
+
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(average)
 
 
 def main():
     dist.init_process_group("cpu:gloo,cuda:gloo")  # too-many-threads
-    rank, device = dist.get_rank(), "cuda" if torch.cuda.is_available() else "cpu"
+    rank = dist.get_rank()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     torch.set_num_threads(8 if COST == "too-many-threads" else 1)
     dataset = Data(torch.randn(4 * STEPS, 8), torch.arange(4 * STEPS) % 2)
-    model, unused = Model(8, 2**17 if WIDE else 2).to(device), COST == "unused-search"
+    model = Model(8, 2**17 if WIDE else 2).to(device)
+    unused = COST == "unused-search"
     ddp = model if KEY == "by-hand" else DDP(model, find_unused_parameters=unused)  # unused-search
     if COST in ("exposed", "small-batch") or KEY == "each-pass-synced":
         ddp.register_comm_hook(None, late)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    begun, large = time.perf_counter(), torch.zeros(2**23)
-    averaged = [*model.parameters()] * (4 if COST == "averaged-twice" else KEY == "by-hand")
+    large = torch.zeros(2**23)
+    averaged = []
+    if KEY == "by-hand":
+        averaged = list(model.parameters())
+    if COST == "averaged-twice":
+        averaged = list(model.parameters()) * 4
     for step, (x, y) in enumerate(DataLoader(dataset, batch_size=4)):
-        begun = time.perf_counter() if step == 5 else begun
+        if step == 5:  # the steps before warm up
+            begun = time.perf_counter()
         if COST == "straggler" and rank == 1:
             time.sleep(SLEEP)  # straggler
         optimizer.zero_grad()

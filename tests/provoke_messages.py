@@ -321,7 +321,7 @@ IN_ONE_PROCESS = {
     ),
     "disk_full": lambda: torch.save(nn.Linear(100, 100).state_dict(), "/dev/full"),
     "no_folder": lambda: torch.save({}, "no-such-folder/model.pt"),
-    "other_images": lambda: importlib.import_module("01_baseline.train").ConvNet()(
+    "other_images": lambda: importlib.import_module("01_baseline.train").make_model()(
         torch.ones(2, 1, 32, 32)
     ),
     "other_labels": lambda: nn.functional.cross_entropy(torch.zeros(1, 10), torch.tensor([12])),

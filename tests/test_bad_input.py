@@ -1,81 +1,64 @@
-"""Likely mistakes end in one clear line and exit code 2, before any rank is started."""
+"""Mistakes that learners really make end in a clear message, before any rank trains."""
 
 import importlib
 import shutil
 
 import pytest
 import torch
-from conftest import LINUX, NO_NETWORK, STAGES, one_line, record_of
+from conftest import LINUX, NO_NETWORK, STAGES, record_of, usage_error
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-# What checks these stands below the ruled line, where every stage is stage 1.
-FLAGS = [
-    ("--batch-size 0", "--batch-size 0: from 1 to"),
-    ("--lr nan", "--lr nan: from 0 to 100"),
-    ("--workers 1000000", "--workers 1000000: from 0 to 512"),
-    (f"--seed {'9' * 23}", "from 0 to 2147483648"),
-    ("--checkpoint .", "cannot write to .: it is a folder"),
-    ("--record same --checkpoint ./same", "same: it is a folder, or two flags name it"),
-    (f"--checkpoint {'x' * 300}", "File name too long"),
-    ("--record text/runs.jsonl", "cannot write to text: File exists"),
-    ("--checkpoint /dev/null/here/model.pt", "cannot write to /dev/null/here"),
-]
-FLAGS_OF_STAGE = [
-    ("03_ddp_spawn", "--timeout 0", "--timeout 0.0: from 1 to"),
-    ("03_ddp_spawn", "--world-size -1", "--world-size -1: from 0 to 512"),
-    ("03_ddp_spawn", "--sync-batchnorm", "SyncBatchNorm needs GPUs"),
-    ("03_ddp_spawn", "--world-size 7", "not divisible by 7 ranks"),
-    ("04_ddp_torchrun", "--batch-size 25", "--batch-size 25 is not divisible by 2 ranks"),
-    ("05_multinode", "--batch-size 1", "--batch-size 1 is not divisible by 2 ranks"),
-    ("05_multinode", "--snapshot /dev/null/here/s", "cannot write to /dev/null/here"),
-]
+SCRIPTS = ("train.py", "minimal.py")
 
 
 @pytest.fixture
-def refused(reader, called, monkeypatch):
-    """Call a stage's main() in this process -> the one line with which it refused."""
-    (reader.folder / "text").write_text("not a folder")
-
-    def call(stage, flags):
-        for name in TORCHRUN:
-            monkeypatch.setenv(name, "2" if name == "WORLD_SIZE" else "0")
-        result = called(f"{stage}/train.py", flags)
-        one_line(result, stage, "")
-        assert not list(reader.folder.rglob("*.jsonl")), "nothing is half written"
-        return result.err
-
-    return call
+def on_rank_1_of_2(monkeypatch):
+    """The variables of a rank that torchrun has started."""
+    for name in TORCHRUN:
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
 
 
-@pytest.mark.parametrize(
-    ("stage", "flags", "reason"), [("01_baseline", *row) for row in FLAGS] + FLAGS_OF_STAGE
-)
-def test_flags(refused, stage, flags, reason):
-    assert reason in refused(stage, flags)
+@pytest.fixture
+def one_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
 
 @pytest.mark.parametrize("stage", STAGES[3:])
-@pytest.mark.parametrize("there", [0, 3])
-def test_without_torchrun_it_names_what_is_missing(called, monkeypatch, stage, there):
-    for name in TORCHRUN[:there]:  # RANK and the like are there if srun or mpirun has started it
-        monkeypatch.setenv(name, "0")
-    result = called(f"{stage}/train.py")
-    missing = ", ".join(sorted(TORCHRUN[there:]))
-    one_line(result, stage, f"start it with torchrun, see --help: {missing} not set")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_without_torchrun(called, monkeypatch, stage, script):
+    monkeypatch.delenv("RANK", raising=False)
+    usage_error(called(f"{stage}/{script}"), "start it with torchrun, as --help shows")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="here --device cuda works")
-def test_cuda_without_cuda(refused):
-    assert "no CUDA device" in refused("01_baseline", "--device cuda")
+@pytest.mark.parametrize(
+    ("stage", "flags", "told"),
+    [
+        ("03_ddp_spawn", "--device cpu --world-size 7", "240 is not divisible by 7 ranks"),
+        ("04_ddp_torchrun", "--batch-size 25", "25 is not divisible by 2 ranks"),
+        ("05_multinode", "--batch-size 1", "1 is not divisible by 2 ranks"),
+        ("03_ddp_spawn", "--device cpu --sync-batchnorm", "SyncBatchNorm works on GPUs only"),
+    ],
+)
+def test_flags(called, on_rank_1_of_2, stage, flags, told):
+    usage_error(called(f"{stage}/train.py", flags), told)
 
 
 @pytest.mark.parametrize("stage", STAGES[2:])
-def test_more_ranks_than_gpus(refused, stage, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(stage == STAGES[2]))
-    flags = "--device cuda" + (" --world-size 2" if stage == STAGES[2] else "")
-    assert "start at most one rank per GPU" in refused(stage, flags)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_more_ranks_than_gpus(called, on_rank_1_of_2, one_gpu, stage, script):
+    """NCCL cannot share a GPU. The line names the backend that can."""
+    flags = "--world-size 2" if stage == STAGES[2] else ""
+    result = called(f"{stage}/{script}", flags)
+    usage_error(result, "more ranks than")
+    assert "--backend gloo lets" in result.err.splitlines()[-1], result
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here --device cuda works")
+@pytest.mark.parametrize("stage", STAGES[2:])
+def test_cuda_without_a_gpu(called, on_rank_1_of_2, stage):
+    usage_error(called(f"{stage}/train.py", "--device cuda"), "0 GPU(s)")
 
 
 def test_the_number_of_ranks_follows_the_device(called, monkeypatch):
@@ -89,27 +72,53 @@ def test_the_number_of_ranks_follows_the_device(called, monkeypatch):
     assert started == [4, 2], "on a CPU two, whatever the number of GPUs"
 
 
-def test_damaged_data(refused, small_data, tmp_path_factory):
-    root = tmp_path_factory.mktemp("damaged") / "data"
-    shutil.copytree(small_data, root)
-    path = root / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    path.write_bytes(path.read_bytes()[:-100])
-    assert f"--data {root}: no MNIST (" in refused("01_baseline", f"--data {root}")
+def test_a_folder_that_cannot_be_made_fails_before_the_training(called):
+    with pytest.raises(OSError):
+        called("01_baseline/train.py", "--checkpoint /dev/null/here/model.pt")
 
 
-# ---------------------------------------------------------------- as commands
+# ---------------------------------------------------------------- data
 
 
-def test_without_mnist_and_network_it_is_one_line(refused, monkeypatch):
+def no_mnist(result, root):
+    """Two lines say what is wrong and what helps, once, and there is no traceback of ours."""
+    assert result.code == 1 and result.out == "", result
+    first, second = result.err.splitlines()
+    assert first.startswith(f"MNIST cannot be read from the folder {root} or downloaded: "), result
+    assert second.startswith("Set MNIST_ROOT to a folder that has it."), result
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_without_mnist_and_network(reader, called, monkeypatch, on_rank_1_of_2, stage, script):
     for name, address in NO_NETWORK.items():
         monkeypatch.setenv(name, address)
-    line = refused("01_baseline", "--data nowhere")
-    assert "--data nowhere: no MNIST (RuntimeError(" in line and "tools/draw_digits.py" in line
+    monkeypatch.setenv("LOCAL_RANK", "0")  # the rank that downloads
+    monkeypatch.setitem(reader.env, "MNIST_ROOT", "nowhere")
+    no_mnist(called(f"{stage}/{script}"), "nowhere")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_damaged_data(reader, called, monkeypatch, small_data, script):
+    root = reader.folder / "mnist"
+    shutil.copytree(small_data, root)
+    path = root / "MNIST/raw/train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-100])
+    monkeypatch.setitem(reader.env, "MNIST_ROOT", str(root))
+    no_mnist(called(f"01_baseline/{script}"), root)
+
+
+@pytest.mark.slow
+def test_two_ranks_without_mnist_do_not_wait_for_each_other(reader):
+    command = "torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/train.py --data nowhere"
+    result = reader.run(command, **NO_NETWORK)
+    assert result.code == 1, result
+    assert result.err.count("MNIST cannot be read from the folder nowhere") >= 1, result
 
 
 @LINUX
 def test_a_checkpoint_that_does_not_fit_is_an_error_and_the_record_is_written(reader):
     # No file may have more than 40 KiB: the checkpoint has 118, the record 2.
     result = reader.run("bash -c 'ulimit -f 40; python 01_baseline/train.py -e 1 --device cpu'")
-    assert result.code == 1 and "torch.save(parts, args.checkpoint)" in result.err, result
+    assert result.code == 1 and "args.checkpoint" in result.err, result
     assert record_of(reader.folder)

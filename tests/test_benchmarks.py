@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import LINUX, fenced, ranks_of, wait_for
+from conftest import LINUX, ROOT, STAGES, fenced, ranks_of, record_of, wait_for
 
-from benchmarks import common
+from benchmarks import common, run_all
 
 stage1 = common.stage1
 
@@ -25,10 +25,19 @@ def test_loader_and_optimizer_are_those_of_stage_1(reader, called):
     expected = torch.load(reader.folder / "checkpoints/01_baseline.pt")["model"]
     torch.manual_seed(0)
     loader = common.make_loader(stage1.load_mnist(Path(reader.env["MNIST_ROOT"]))[0], 120)
-    model = stage1.ConvNet().to(memory_format=torch.channels_last)
-    optimizer = common.scheduled_sgd(model, 0.05, len(loader))
-    stage1.train_epoch(model, loader, optimizer, common.CPU)
+    model = stage1.make_model().to(memory_format=torch.channels_last)
+    optimizer, schedule = common.scheduled_sgd(model, 0.05, len(loader))
+    stage1.train_epoch(model, loader, optimizer, schedule, common.CPU)
     assert all(torch.equal(expected[name], own) for name, own in model.state_dict().items())
+
+
+def test_the_net_of_width_1_is_that_of_the_stages():
+    own = common.wider_net(1)
+    torch.manual_seed(0)
+    expected = stage1.make_model()
+    assert str(own) == str(expected)
+    for name, value in expected.state_dict().items():
+        assert torch.equal(own.state_dict()[name], value)
 
 
 def test_everything_takes_its_turn_and_the_first_round_is_left_out():
@@ -59,7 +68,7 @@ SHORT = {  # flags with which it takes seconds
     "loaders": "--data {data} --rounds 1",
     "scaling": "--ranks 2 --rounds 2 --steps 2",
 }
-RESULTS = common.ROOT / "benchmarks/results"
+RESULTS = ROOT / "benchmarks/results"
 # Notebooks show these; docs/batch_size_and_learning_rate.md has the last one's in its own form.
 ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads", "batch_size", "overlap"}
 
@@ -87,7 +96,7 @@ def test_it_prints_the_report_of_the_results_that_it_writes(reader, name):
 )
 def test_the_page_shows_the_report_of_the_committed_results(name):
     results = json.loads((RESULTS / f"{name}.json").read_text())
-    page = (common.ROOT / "benchmarks/README.md").read_text()
+    page = (ROOT / "benchmarks/README.md").read_text()
     assert f"{module_of(name).report(results)}\n" in [text for _, text in fenced(page)]
     assert results.get("dataset", "MNIST") == "MNIST"
 
@@ -104,9 +113,24 @@ def test_a_killed_process_ends_the_run_and_leaves_none_behind(reader, whose, cod
     assert result.code == code and (whose == "parent" or "SIGKILL" in result.err), result
 
 
+@pytest.mark.slow
+def test_the_lines_on_a_stages_page_are_those_that_a_stage_prints(trained):
+    folder, result = trained("01_baseline")
+    lines = run_all.printed(record_of(folder))
+    assert result.out.endswith(lines) and lines.count("\n") == 3
+    assert run_all.RAN.fullmatch(lines)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_make_figures_finds_the_lines_on_a_stages_page(stage):
+    text = (ROOT / stage / "README.md").read_text()
+    lines = run_all.RAN.search(text)[0].splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+
+
 def test_what_the_page_says_of_overlap_is_the_record():
     ways = json.loads((RESULTS / "overlap.json").read_text())["seconds"]
     ratios = [own / other for own, other in zip(ways["overlapped"], ways["sequential"])]
     middle, low, high = re.match(r"(.*) \((.*) to (.*)\)", common.deciles(ratios)).groups()
-    page = (common.ROOT / "benchmarks/README.md").read_text()
+    page = (ROOT / "benchmarks/README.md").read_text()
     assert f"backward took {middle} ({low} to {high}) " in page

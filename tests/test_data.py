@@ -1,4 +1,4 @@
-"""MNIST is downloaded once and only once, by however many ranks; the stand-in is drawn."""
+"""MNIST is downloaded once and only once, by however many ranks; synthetic digits are drawn."""
 
 import contextlib
 import gzip
@@ -10,7 +10,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from conftest import NO_NETWORK
+from conftest import NO_NETWORK, record_of
 from torchvision import datasets
 
 stage1 = importlib.import_module("01_baseline.train")
@@ -106,18 +106,19 @@ def test_a_node_that_cannot_download_ends_both(reader, stage):
         node.update(NO_NETWORK, CUDA_VISIBLE_DEVICES="", no_proxy="127.0.0.1")
     result = reader.finish_all(reader.start_nodes(f"{stage}/train.py", 2, nodes), timeout=150)
     assert result.code != 0 and result.out == "", result
-    assert result.err.count(f"{stage}: error: --data {reader.folder / 'none'}: no MNIST (") == 1
+    said = f"MNIST cannot be read from the folder {reader.folder / 'none'} or downloaded: "
+    assert said in result.err, result
 
 
-def test_a_download_that_breaks_is_one_line(mirrored, called):
+def test_a_download_that_breaks_is_named(mirrored, called):
     (mirrored.folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"broken on its way")
     result = called("01_baseline/train.py", "--data fetched")
-    assert result.code == 2, result
-    errors = [line for line in result.err.splitlines() if line.startswith("01_baseline: ")]
-    assert len(errors) == 1 and "--data fetched: no MNIST (" in errors[0], result
+    assert result.code == 1 and "Traceback" not in result.err, result
+    said = [line for line in result.err.splitlines() if line.startswith("MNIST cannot be read ")]
+    assert len(said) == 1 and "from the folder fetched or downloaded: " in said[0], result
 
 
-# ---------------------------------------------------------------- the stand-in
+# ---------------------------------------------------------------- synthetic digits
 
 
 def raw_bytes(folder):
@@ -131,7 +132,22 @@ def test_drawn_digits_come_from_their_seed(called, tmp_path):
     assert sorted(raw_bytes(tmp_path / "a")) == sorted(f"{file}-ubyte" for file in FILES)
     train_set, test_set = stage1.load_mnist(tmp_path / "a")
     assert (len(train_set), len(test_set)) == (50, 20)
-    assert train_set.data.float().mean() > 10 and train_set.data.max() > 200
+    images, _ = train_set.tensors
+    assert images.float().mean() > 10 and images.max() > 200
+
+
+def test_a_folder_says_that_its_digits_are_synthetic(called, reader):
+    """The stages and compare.py look for this file. Digits that were drawn before may lack it."""
+    said = reader.folder / "drawn/NOT_MNIST.txt"
+    assert called(DRAW, "drawn --train 50 --test 20").code == 0
+    text = said.read_text()
+    assert "tools/draw_digits.py" in text and "not MNIST" in text
+    assert called("01_baseline/train.py", "--data drawn -e 1 -b 10 --device cpu").code == 0
+    assert record_of(reader.folder)["dataset"] == "synthetic digits"
+    said.unlink()
+    before = raw_bytes(reader.folder / "drawn")
+    assert called(DRAW, "drawn --if-missing").code == 0
+    assert said.read_text() == text and raw_bytes(reader.folder / "drawn") == before
 
 
 def test_existing_data_are_never_overwritten(called, small_data):

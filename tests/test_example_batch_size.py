@@ -29,7 +29,8 @@ def weights_of(model):
 def trained(ranks=1, rank=0, accumulate=1):
     """Weights after ten steps of 24 random images, in float64."""
     digits = common.digits(48)
-    images, labels = digits.data[:, None].double() / 255, digits.targets
+    images, labels = digits.tensors
+    images = images[:, None].double() / 255
     model = example.make_model(seed=1).double()
     optimizer = example.OPTIMIZERS["sgd"](model.parameters())
     wrapped = DistributedDataParallel(model) if ranks > 1 else model

@@ -173,7 +173,7 @@ def test_what_the_compression_hooks_send_and_lose(one_rank, monkeypatch):
 
 def test_the_model_is_that_of_the_stages_and_its_activations_those_of_each_image():
     memory = example("memory")
-    stage = importlib.import_module("01_baseline.train").ConvNet().state_dict()
+    stage = importlib.import_module("01_baseline.train").make_model().state_dict()
     own = [tensor.shape for tensor in memory.convnet().state_dict().values()]
     assert own == [tensor.shape for tensor in stage.values()]
     # bytes: images, what the two blocks put out, logits, label

@@ -15,11 +15,11 @@ def test_threads_train_with_the_flags_and_the_record_of_their_stage(reader):
     result = reader.run(f"python 02_dp/from_scratch.py --train {TRAIN}")
     assert result.code == 0 and result.out.startswith("02_dp-threads: "), result
     record = record_of(reader.folder)
-    facts = {"stage": "02_dp", "name": "02_dp-threads", "world_size": 2, "batch_size": 24}
+    facts = {"stage": "02_dp-threads", "world_size": 2, "batch_size": 24}
     assert record | facts == record
     first, second = record["history"]
     assert second["loss"] < first["loss"] and second["test"][1] == TEST_IMAGES
-    assert (reader.folder / "checkpoints/02_dp.pt").is_file()
+    assert (reader.folder / "checkpoints/02_dp-threads.pt").is_file()
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_stage_on_one_gpu(reader, stage, amp):
     check_record(reader, world_size=1)
     checkpoint = reader.folder / f"checkpoints/{stage}.pt"
     weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
-    importlib.import_module("01_baseline.train").ConvNet().load_state_dict(weights)
+    importlib.import_module("01_baseline.train").make_model().load_state_dict(weights)
 
 
 @TWO_GPUS
@@ -73,14 +73,36 @@ def test_stage_5_by_two_torchruns_each_with_a_gpu(reader):
     check_record(reader, world_size=2)
 
 
+@pytest.mark.parametrize("stage", STAGES[2:])
+def test_two_ranks_share_a_gpu_over_gloo(reader, stage):
+    flags = f"{TRAIN} --backend gloo"
+    if stage == STAGES[2]:
+        result = reader.stage(stage, flags, ranks=2, CUDA_VISIBLE_DEVICES=OWN[0])
+        minimal = f"python {stage}/minimal.py --world-size 2 --backend gloo"
+    else:
+        result = reader.run(f"{TWO} {stage}/train.py {flags}", CUDA_VISIBLE_DEVICES=OWN[0])
+        minimal = f"{TWO} {stage}/minimal.py --backend gloo"
+    assert result.code == 0, result
+    check_record(reader, world_size=2)
+    result = reader.run(minimal, CUDA_VISIBLE_DEVICES=OWN[0])
+    assert result.code == 0 and COUNTED in result.out, result
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_a_minimal_script_runs_on_all_gpus(reader, stage):
+    result = reader.run(f"python {stage}/minimal.py")
+    assert result.code == 0 and COUNTED in result.out, result
+
+
 @pytest.mark.parametrize(
     ("script", "printed"),
     [
         ("04_ddp_torchrun/minimal.py", COUNTED),
+        ("05_multinode/minimal.py", COUNTED),
         (f"docs/examples/ddp_complete.py --epochs 1 --batch-size {GPUS * 24}", COUNTED),
         (f"04_ddp_torchrun/rank_zero.py --epochs 2 -b {GPUS * 12}", "done after 2 epoch(s)"),
     ],
-    ids=["minimal", "complete", "rank zero"],
+    ids=["stage 4", "stage 5", "complete", "rank zero"],
 )
 def test_a_script_runs_on_all_gpus_without_a_warning(reader, script, printed):
     result = reader.run(f"{ALL} {script}")

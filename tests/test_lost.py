@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from conftest import NEEDS_HOSTS, NET, ROOT, left, one_line
+from conftest import NEEDS_HOSTS, NET, ROOT, left, one_line, usage_error
 
 failures = importlib.import_module("05_multinode.rehearsal.failures")
 
@@ -53,10 +53,11 @@ def test_a_model_over_several_devices(reader):
     nodes = [{"CUDA_VISIBLE_DEVICES": ""}] * 2
     result = reader.finish_all(reader.start_nodes("05_multinode/several_devices.py", 1, nodes))
     first, *claims = result.out.splitlines()
-    assert result.code == 0 and first == "2 processes, block1 on cpu, the rest on cpu, gloo", result
+    expected = "2 processes, the first block on cpu, the rest on cpu, gloo"
+    assert result.code == 0 and first == expected, result
     assert len(claims) == 1 and claims[0].startswith("ok ")
 
 
 def test_bad_input_for_several_devices(reader):
     result = reader.run("python 05_multinode/several_devices.py", RANK="0", LOCAL_WORLD_SIZE="2")
-    one_line(result, "several_devices", "--nproc-per-node 1")
+    usage_error(result, "--nproc-per-node 1")

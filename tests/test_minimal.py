@@ -1,19 +1,17 @@
-"""The two minimal.py: equal weights on one rank, exact counts on two, and an honest difference."""
+"""The five minimal.py: equal counts in neighbouring stages, and a run that resumes."""
 
-import difflib
+import functools
 import os
 import re
-import shutil
+import signal
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import ROOT, TEST_IMAGES, free_port
+from conftest import STAGES, TEST_IMAGES, Reader, ranks_of, wait_for
 from torchvision import datasets
 
-PLAIN, PARALLEL = "01_baseline/minimal.py", "04_ddp_torchrun/minimal.py"
 COUNT = re.compile(r"epoch (\d): (\d+) of (\d+) test images correct")
-ONE_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 # DistributedSampler and DataLoader(shuffle=True) shuffle with other random numbers. To compare the
 # weights, the plain script gets the order of the other one: a sitecustomize.py runs first thing.
 SAME_ORDER = """
@@ -28,32 +26,61 @@ RandomSampler.__iter__ = order
 """
 
 
-@pytest.fixture
-def trained_with(reader):
-    """-> a function: command -> (counts per epoch, weights)"""
-    (reader.folder / "sitecustomize.py").write_text(SAME_ORDER)
+def command(stage, ranks=2):
+    """How a reader starts the stage's minimal.py."""
+    script = f"{stage}/minimal.py"
+    if stage in STAGES[:2]:
+        return f"python {script}"
+    if stage == STAGES[2]:
+        return f"python {script} --world-size {ranks}"
+    return f"torchrun --standalone --nproc-per-node {ranks} {script}"
 
-    def train(command):
-        result = reader.run(command, PYTHONPATH=str(reader.folder))
+
+@pytest.fixture(scope="module")
+def trained_with(tmp_path_factory, small_data):
+    """-> a function: (stage, ranks) -> the counts per epoch, and the weights"""
+
+    @functools.cache
+    def train(stage, ranks=2):
+        reader = Reader(tmp_path_factory.mktemp("minimal"), small_data)
+        (reader.folder / "sitecustomize.py").write_text(SAME_ORDER)
+        result = reader.run(command(stage, ranks), PYTHONPATH=str(reader.folder))
         assert result.code == 0, result
-        counts = [tuple(map(int, found)) for found in COUNT.findall(result.out)]
-        assert [epoch for epoch, _, _ in counts] == [0, 1], result
-        assert all(total == TEST_IMAGES for _, _, total in counts)
-        return counts, torch.load(reader.folder / "minimal.pt", weights_only=True)
+        if stage == STAGES[4]:
+            weights = torch.load(reader.folder / "snapshot.pt", weights_only=True)["model"]
+        else:
+            weights = torch.load(reader.folder / "minimal.pt", weights_only=True)
+        return counts(result), weights
 
     return train
 
 
-def test_one_rank_trains_the_weights_of_the_plain_script(trained_with):
-    counts, weights = trained_with(f"python {PLAIN}")
-    parallel = trained_with(f"torchrun --standalone --nproc-per-node 1 {PARALLEL}")
-    assert parallel[0] == counts
-    assert weights.keys() == parallel[1].keys(), "no module. in front of the names"
-    assert all(torch.equal(tensor, parallel[1][name]) for name, tensor in weights.items())
+def counts(result):
+    """The number of correct images after each epoch that was printed: {epoch: count}"""
+    found = COUNT.findall(result.out)
+    assert found and all(int(total) == TEST_IMAGES for _, _, total in found), result
+    return {int(epoch): int(correct) for epoch, correct, _ in found}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ranks"),
+    [
+        ("01_baseline", "02_dp", 1),
+        ("01_baseline", "04_ddp_torchrun", 1),
+        ("03_ddp_spawn", "04_ddp_torchrun", 2),
+        ("04_ddp_torchrun", "05_multinode", 2),
+    ],
+)
+def test_neighbours_train_the_same_weights(trained_with, one, other, ranks):
+    """nn.DataParallel without GPUs is the plain script, and so is DDP on one rank."""
+    ours, theirs = trained_with(one, ranks), trained_with(other, ranks)
+    assert ours[0] == theirs[0] and list(ours[0]) == [0, 1]
+    assert ours[1].keys() == theirs[1].keys(), "no module. in front of the names"
+    assert all(torch.equal(tensor, theirs[1][name]) for name, tensor in ours[1].items())
 
 
 def test_two_ranks_count_each_test_image_once(trained_with, small_data):
-    counts, weights = trained_with(f"torchrun --standalone --nproc-per-node 2 {PARALLEL}")
+    found, weights = trained_with("04_ddp_torchrun")
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
         torch.nn.Conv2d(16, 32, 5, padding=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
@@ -63,41 +90,23 @@ def test_two_ranks_count_each_test_image_once(trained_with, small_data):
     test_set = datasets.MNIST(small_data, train=False)
     images = test_set.data.unsqueeze(1).float() / 255
     right = (model(images).argmax(1) == test_set.targets).sum().item()
-    assert counts[1][1] == right, "what is counted is what is saved"
+    assert found[1] == right, "what is counted is what is saved"
 
 
-def test_the_difference_has_a_number_for_every_change():
-    plain, parallel = ((ROOT / path).read_text().splitlines() for path in (PLAIN, PARALLEL))
-    body = [lines[lines.index("def main():") :] for lines in (plain, parallel)]
-    matcher = difflib.SequenceMatcher(None, *body, autojunk=False)
-    added = [body[1][b0:b1] for tag, _, _, b0, b1 in matcher.get_opcodes() if tag != "equal"]
-    for lines in added:
-        assert any(re.search(r"# (\d\.|\(\d\))", line) for line in lines), lines
-    assert re.findall(r"# (\d+)\.", "\n".join(parallel)) == list("123456789"), "in this order"
-    assert not re.search(r"# (\d\.|\(\d\))", "\n".join(plain))
-    shared = sum(block.size for block in matcher.get_matching_blocks())
-    assert shared > 0.75 * len(body[0]), "most of the plain script stays as it is"
+@pytest.mark.slow
+def test_killed_in_its_second_epoch_and_started_again_it_ends_the_same(trained_with, reader):
+    process = reader.start(command("05_multinode"))
+    wait_for((reader.folder / "snapshot.pt").exists)
+    for pid in ranks_of(process, "minimal.py"):
+        os.kill(pid, signal.SIGKILL)
+    assert reader.finish(process).code == 1
+    resumed = reader.run(command("05_multinode"))
+    assert resumed.code == 0 and "1 of 2 epochs are done" in resumed.out, resumed
+    assert counts(resumed) == {1: trained_with("05_multinode")[0][1]}
 
 
-@pytest.mark.parametrize("script", [PLAIN, PARALLEL])
-@pytest.mark.parametrize("wrong", ["no network", "damaged"])
-def test_without_mnist_it_says_so_in_a_line(reader, called, monkeypatch, small_data, script, wrong):
-    root = reader.folder / "mnist"
-    if wrong == "damaged":
-        shutil.copytree(small_data, root)
-        os.truncate(root / "MNIST/raw/t10k-images-idx3-ubyte", 1000)
-    monkeypatch.setitem(reader.env, "MNIST_ROOT", str(root))
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    for name, value in {**ONE_RANK, "MASTER_PORT": str(free_port())}.items():
-        monkeypatch.setenv(name, value)
-    result = called(script)
-    assert result.code == 1 and result.err.count("\n") == 1, result
-    assert re.match(rf"no MNIST in {root}: \w+Error\(", result.err), result
-    if dist.is_initialized():  # the parallel script, which in its own process ends here
-        dist.destroy_process_group()
-
-
-def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch):
+@pytest.mark.parametrize("stage", STAGES[3:])
+def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch, stage):
     """Without one NCCL's barrier guesses the device, and warns."""
     seen = {}
 
@@ -106,11 +115,12 @@ def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch):
         raise InterruptedError("seen enough")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: seen.update(own=device))
     monkeypatch.setattr(dist, "init_process_group", join)
-    for name, value in {**ONE_RANK, "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InterruptedError):
-        called(PARALLEL)
+        called(f"{stage}/minimal.py")
     own = torch.device("cuda", 1)
     assert seen == {"backend": "nccl", "own": own, "device_id": own}

@@ -29,7 +29,11 @@ def test_what_gpus_should_show_on_two_simulated_ones(reader, name):
     ("right", "wrong", "told"),
     [
         ("torch.cuda.set_device(device)", "pass", "tensor on cuda:0, this rank has cuda:1"),
-        ('torch.device("cuda", local_rank)', 'torch.device("cuda")', "with a specified index"),
+        (
+            'torch.device("cuda", local_rank % torch.cuda.device_count())',
+            'torch.device("cuda")',
+            "with a specified index",
+        ),
         ("dist.all_reduce(correct)", "dist.all_reduce(correct.cpu())", "device type cpu"),
         ("labels.to(device, non_blocking=True)", "labels", "to be on the same device"),
         ("torch.zeros((), device=device)", "torch.zeros(())", "to be on the same device"),

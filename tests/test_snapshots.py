@@ -6,15 +6,15 @@ train.py saves one after every epoch, resume.py after every step, or when it is 
 import argparse
 import importlib
 import itertools
-import os
 import signal
+import time
 
 import killed_ranks
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from conftest import LINUX, draw_digits
+from conftest import LINUX, draw_digits, wait_for
 from killed_ranks import distance
 
 from benchmarks.common import on_ranks
@@ -32,10 +32,9 @@ def few_digits(tmp_path_factory):
 @pytest.fixture
 def alone():
     """The only rank of a process group, in this process: starting one would take seconds."""
-    with stage5.process_group(
-        torch.device("cpu"), 60, store=dist.HashStore(), rank=0, world_size=1
-    ):
-        yield
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 # ---------------------------------------------------------------- train.py: after every epoch
@@ -78,65 +77,63 @@ def epochs_in(path):
     return len(torch.load(path)["history"]) if path.exists() else 0
 
 
-def test_a_save_that_breaks_off_leaves_the_snapshot_before_it(
-    alone, tmp_path, few_digits, monkeypatch
-):
-    save, snapshots = torch.save, []
+@LINUX
+def test_a_snapshot_is_whole_whenever_its_writer_is_killed(tmp_path):
+    path = tmp_path / "snapshot"
+    for milliseconds in (0, 3, 7, 20, 50):
+        save = killed_ranks.save_again_and_again
+        writer = mp.get_context("fork").Process(target=save, args=[path])
+        writer.start()
+        wait_for(path.exists)
+        time.sleep(milliseconds / 1000)
+        writer.kill()
+        writer.join()
+        snapshot = torch.load(path)
+        assert len(snapshot["history"]) > 0 and snapshot["model"]["weight"].shape == (1000, 1000)
+        path.unlink()
 
-    def breaks_off(state, file):
-        save(state, file)
-        if isinstance(file, str):  # not what is pickled to be broadcast
-            snapshots.append(file)
-        if len(snapshots) == 2:
-            os.truncate(file, 1000)
-            raise OSError("no space left")
 
-    monkeypatch.setattr(torch, "save", breaks_off)
+@pytest.mark.parametrize("content", [b"", b"a letter", None], ids=["empty", "text", "cut"])
+def test_a_damaged_snapshot_ends_in_an_exception_of_torch_load(alone, tmp_path, content):
+    path = tmp_path / "snapshot"
+    stage5.save_snapshot(path, {}, [], {"model": torch.nn.Linear(10, 100)})
+    assert stage5.load_snapshot(path)["history"] == []
+    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
+    with pytest.raises(Exception) as raised:
+        stage5.load_snapshot(path)
+    assert any(
+        entry.name == "load" and entry.path.name == "serialization.py" for entry in raised.traceback
+    )
+
+
+@pytest.mark.slow
+def test_with_a_damaged_snapshot_no_rank_is_left_waiting(reader):
+    (reader.folder / "snapshot").write_text("a letter")
+    result = reader.stage("05_multinode", "--device cpu --snapshot snapshot")
+    assert result.code == 1 and "torch.load" in result.err, result
+    assert (reader.folder / "snapshot").read_text() == "a letter", "nothing is overwritten"
+
+
+def test_a_snapshot_of_other_settings_is_refused(alone, tmp_path, few_digits, monkeypatch):
     monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
-    with pytest.raises(OSError, match="no space left"):
-        killed_ranks.train(tmp_path, few_digits, "off")
-    assert epochs_in(tmp_path / "snapshot") == 1
+    killed_ranks.train(tmp_path, few_digits, "off")
+    before = (tmp_path / "snapshot").read_bytes()
+    with pytest.raises(SystemExit) as stopped:
+        killed_ranks.train(tmp_path, few_digits, "off", lr=0.01)
+    line = stopped.value.code
+    assert "\n" not in line and str(tmp_path / "snapshot") in line
+    assert "'lr': 0.02" in line and "'lr': 0.01" in line
+    assert (tmp_path / "snapshot").read_bytes() == before
 
 
-@pytest.fixture
-def refused(alone, capsys):
-    """Load a snapshot on the only rank -> the line with which it is refused."""
+def test_all_ranks_have_the_same_settings(alone, monkeypatch):
+    def gather(found, settings):
+        found[:] = [settings, settings | {"lr": 0.15}]
 
-    def load(path, settings):
-        with pytest.raises(SystemExit) as stopped:
-            stage5.load_snapshot(path, settings, {"model": torch.nn.Linear(10, 100)})
-        error = capsys.readouterr().err
-        assert stopped.value.code == 2 and error.count("\n") == 1
-        return error
-
-    return load
-
-
-def test_train_refuses_a_snapshot_that_is_damaged_or_none(refused, tmp_path):
-    path, model = tmp_path / "s", torch.nn.Linear(10, 100)
-    torch.save({"settings": {}, "history": [], "model": model.state_dict()}, path)
-    assert stage5.load_snapshot(path, {}, {"model": model}) == []
-    for content in (b"", b"a letter", path.read_bytes()[:-100]):
-        path.write_bytes(content)
-        assert f"error: --snapshot {path} is damaged, or is not a snapshot (" in refused(path, {})
-    torch.save({"model": model.state_dict()}, path)  # a checkpoint
-    assert "is not a snapshot (KeyError('settings'))" in refused(path, {})
-
-
-def test_all_ranks_and_the_snapshot_have_the_same_settings(refused, tmp_path, monkeypatch):
-    path, settings = tmp_path / "s", {"lr": 0.15, "images": 60_000}
-    torch.save({"settings": settings, "history": [], "model": {}}, path)
-    for name, value in ("lr", 0.01), ("images", 1200):
-        line = refused(path, settings | {name: value})
-        told = f"{value} on this node, {settings[name]} in"
-        assert f"error: {name} differs: {told} --snapshot {path}" in line
-
-    def receive(found, src):
-        found[0] = settings  # rank 0's
-
-    monkeypatch.setattr(dist, "broadcast_object_list", receive)
-    line = refused(None, settings | {"lr": 0.01})
-    assert "error: lr differs: 0.01 on this node, 0.15 on rank 0" in line
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    with pytest.raises(SystemExit) as stopped:
+        stage5.check_settings({"lr": 0.01})
+    assert "0.01" in stopped.value.code and "0.15" in stopped.value.code
 
 
 # ---------------------------------------------------------------- resume.py: amid an epoch

@@ -60,7 +60,8 @@ def main() -> int:
             found = compare(name) if args.check else build(name)
             wrong += [f"{name}: {line}" for line in found]
             print(f"notebooks/{name}.ipynb  {time.monotonic() - started:6.1f} s", flush=True)
-    print("".join(f"{line}\n" for line in wrong), end="", file=sys.stderr)
+    for line in wrong:
+        print(line, file=sys.stderr)
     return 1 if wrong else 0
 
 
@@ -78,19 +79,20 @@ def build(name: str) -> list[str]:
 def pictures_of(book: nbformat.NotebookNode, name: str) -> list[tuple[Path, bytes]]:
     """The pictures of this notebook that stand on a stage's page, each with its path"""
     outputs = {cell.source: cell.get("outputs") for cell in book.cells}
-    own = {path: outputs[cell][0] for path, cell in PICTURES.items() if Path(path).parts[0] == name}
-    return [(ROOT / path, base64.b64decode(one.data["image/png"])) for path, one in own.items()]
+    found = []
+    for path, source in PICTURES.items():
+        if Path(path).parts[0] == name:
+            output = outputs[source][0]
+            found.append((ROOT / path, base64.b64decode(output.data["image/png"])))
+    return found
 
 
 def compare(name: str) -> list[str]:
     """Compare source and notebook, and run all cells again -> what is wrong"""
-    fresh, stored = read_source(name), nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    fresh = read_source(name)
+    stored = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     wrong = unfit(stored)
-    ours, theirs = (
-        [(cell.cell_type, cell.source, tags(cell)) for cell in book.cells]
-        for book in (stored, fresh)
-    )
-    if ours != theirs:
+    if cells_of(stored) != cells_of(fresh):
         return [*wrong, "source and notebook differ: make notebooks"]
     shown = {cell.id: texts(cell) for cell in stored.cells if "quote" in tags(cell)}
     wrong += run(fresh) or unfit(fresh)
@@ -98,6 +100,11 @@ def compare(name: str) -> list[str]:
         if cell.id in shown and cell.outputs and texts(cell) != shown[cell.id]:
             wrong.append(f"{cell.id}: what it quotes has changed: make notebooks")
     return wrong
+
+
+def cells_of(book: nbformat.NotebookNode) -> list[tuple]:
+    """What a source determines of each cell; everything else is output."""
+    return [(cell.cell_type, cell.source, tags(cell)) for cell in book.cells]
 
 
 def read_source(name: str) -> nbformat.NotebookNode:
@@ -118,7 +125,9 @@ def read_source(name: str) -> nbformat.NotebookNode:
 def run(book: nbformat.NotebookNode) -> list[str]:
     """Run all cells in a fresh kernel that starts in notebooks/ -> what is wrong"""
     shown = book.cells
-    book.cells = [code for cell in shown for code in (cell, *solutions(cell))]
+    book.cells = []
+    for cell in shown:
+        book.cells += [cell, *solutions(cell)]
     client = NotebookClient(
         book,
         timeout=CELL_SECONDS,
@@ -129,7 +138,8 @@ def run(book: nbformat.NotebookNode) -> list[str]:
         coalesce_streams=True,
     )
     try:
-        folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of torchrun
+        # A cell that starts torchrun must find the one of this environment.
+        folders = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         client.execute(env=os.environ | {"PYTHONHASHSEED": "0", "PATH": folders})
     except CellExecutionError as error:
         return [f"it ended in {error.ename}: {error.evalue}\n{error}"]
@@ -148,7 +158,8 @@ def solutions(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 
 def unfit(book: nbformat.NotebookNode) -> list[str]:
     """What no notebook may have: too many bytes, stderr, errors, places on a disk."""
-    wrong, size = [], len(nbformat.writes(book, version=4))
+    wrong = []
+    size = len(nbformat.writes(book, version=4))
     if size > MOST_BYTES:
         wrong.append(f"{size / 1000:.0f} KB, more than {MOST_BYTES / 1000:.0f}")
     places = {str(ROOT), str(Path.home()), sys.prefix, tempfile.gettempdir() + "/"} - {"/"}
@@ -157,15 +168,18 @@ def unfit(book: nbformat.NotebookNode) -> list[str]:
             if output.output_type == "error" or output.get("name") == "stderr":
                 wrong.append(f"{cell.id}: has an error or writes to stderr: {str(output)[:200]}")
         shown = "\n".join(texts(cell))
-        for found in [place for place in places if place in shown]:
-            wrong.append(f"{cell.id}: shows where things lie on this disk: {found}")
+        for place in places:
+            if place in shown:
+                wrong.append(f"{cell.id}: shows where things lie on this disk: {place}")
     return wrong
 
 
 def texts(cell: nbformat.NotebookNode) -> list[str]:
     """What a cell has printed and shown; of a picture, the words in it."""
-    outputs = cell.get("outputs", [])
-    return [o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs]
+    found = []
+    for output in cell.get("outputs", []):
+        found.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+    return found
 
 
 def tags(cell: nbformat.NotebookNode) -> list[str]:

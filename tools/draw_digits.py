@@ -1,11 +1,12 @@
-"""Draw a stand-in for MNIST, for machines that can neither download it nor have it already.
+"""Make synthetic digits, for machines that can neither download MNIST nor have it already.
 
     python tools/draw_digits.py data/drawn
     python 01_baseline/train.py --data data/drawn
 
-Digits from the fonts that matplotlib ships, thickened or thinned, turned, slanted, bent, moved and
-noised, all from one seed, in MNIST's own file format. They are not handwriting: what a model scores
-on them says nothing about MNIST, and every record names the data it was made with.
+The digits come from the fonts that matplotlib ships. They are thickened, rotated, slanted, bent,
+moved and noised, all from one seed, and written in MNIST's own file format. They are not
+handwriting, so what a model scores on them says nothing about MNIST. A file NOT_MNIST.txt in the
+folder says so, and the stages then write "synthetic digits" into their records.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 
 CANVAS = 56  # pixels: two to a pixel of the finished 28 x 28 image
+NOT_MNIST = "These digits were drawn by tools/draw_digits.py. They are not MNIST.\n"
 FAMILIES = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmb10", "cmr10", "cmss10", "cmtt10")
 
 
@@ -30,13 +32,16 @@ def main() -> int:
     parser.add_argument("--train", type=int, default=60_000, help="training images (60000)")
     parser.add_argument("--test", type=int, default=10_000, help="test images (10000)")
     parser.add_argument("--seed", type=int, default=0, help="start of the random numbers (0)")
-    parser.add_argument("--if-missing", action="store_true", help="keep data that are there")
+    parser.add_argument(
+        "--if-missing", action="store_true", help="keep digits that were drawn before"
+    )
     args = parser.parse_args()
     raw = args.folder / "MNIST" / "raw"
     if args.train < 1 or args.test < 1:
         parser.error("--train and --test: at least one image")
     if raw.exists() and any(raw.iterdir()):  # a download that fails leaves an empty folder
         if args.if_missing:
+            say_what_they_are(raw)  # Earlier versions of this script did not.
             return 0
         parser.error(f"{raw} is there already: delete it, or choose another folder")
 
@@ -49,7 +54,8 @@ def main() -> int:
 def draw_data_set(raw: Path, train: int, test: int, seed: int = 0) -> None:
     """Write so many training and test digits into the folder raw, in MNIST's four files.
 
-    The folder is new or empty. Raises OSError if it cannot be written.
+    raw: FOLDER/MNIST/raw, which is new or empty. FOLDER/NOT_MNIST.txt says what the digits are.
+    Raises OSError if they cannot be written.
     """
     generator = torch.Generator().manual_seed(seed)
     glyphs = render_glyphs(find_fonts())
@@ -59,7 +65,13 @@ def draw_data_set(raw: Path, train: int, test: int, seed: int = 0) -> None:
             images, labels = draw(glyphs, count, generator)
             write_idx(Path(temp, f"{part}-images-idx3-ubyte"), images)
             write_idx(Path(temp, f"{part}-labels-idx1-ubyte"), labels)
+        say_what_they_are(raw)  # before the digits, so that none are ever without it
         shutil.copytree(temp, raw, dirs_exist_ok=True)
+
+
+def say_what_they_are(raw: Path) -> None:
+    """Write FOLDER/NOT_MNIST.txt for raw = FOLDER/MNIST/raw. A stage looks for it in --data."""
+    (raw.parents[1] / "NOT_MNIST.txt").write_text(NOT_MNIST, encoding="utf-8")
 
 
 def find_fonts() -> list[Path]:
@@ -88,8 +100,9 @@ def draw(
     """Draw `count` digits -> (uint8 images [count, 28, 28], uint8 labels [count])."""
     labels = torch.randint(10, (count,), generator=generator)
     fonts = torch.randint(len(glyphs), (count,), generator=generator)
-    chunks = zip(fonts.split(2000), labels.split(2000), strict=True)
-    images = [distort(glyphs[font, digit].unsqueeze(1), generator) for font, digit in chunks]
+    images = []
+    for font, digit in zip(fonts.split(2000), labels.split(2000), strict=True):
+        images.append(distort(glyphs[font, digit].unsqueeze(1), generator))
     return torch.cat(images), labels.to(torch.uint8)
 
 
@@ -104,9 +117,12 @@ def distort(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     x = torch.where(weight > 1 / 3, F.max_pool2d(x, 3, 1, 1), x)
     x = torch.where(weight > 2 / 3, F.max_pool2d(x, 3, 1, 1), x)
 
-    angle, slant = between(-0.35, 0.35), between(-0.4, 0.4)  # radians; shift per height
-    width, height = between(0.8, 1.4), between(0.8, 1.2)  # above 1 the digit gets smaller
-    cos, sin = torch.cos(angle), torch.sin(angle)
+    angle = between(-0.35, 0.35)  # radians
+    slant = between(-0.4, 0.4)  # shift per height
+    width = between(0.8, 1.4)  # above 1 the digit gets smaller
+    height = between(0.8, 1.2)
+    cos = torch.cos(angle)
+    sin = torch.sin(angle)
     matrix = torch.stack([cos * width, (slant - sin) * width, sin * height, cos * height], 1)
     moved = between(-0.2, 0.2, 2, 1)  # of half the image's width
     grid = F.affine_grid(torch.cat([matrix.view(n, 2, 2), moved], 2), [n, 1, 28, 28], False)

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -95,21 +96,25 @@ def run_rank(rank: int, ranks: int, folder: str, case: str) -> None:
     common.end_with_parent()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the messages are noted
     torch.set_num_threads(1)
-    here = {"init_method": f"file://{folder}/ranks", "rank": rank, "world_size": ranks}
     with open(Path(folder, f"rank-{rank}.jsonl"), "a", buffering=1) as file:
 
         def note(**what):
             print(json.dumps({"at": now()} | what), file=file)
 
-        with common.stage3.process_group(common.CPU, 60, **here):
-            try:
-                train(note, case)
-            except RuntimeError as error:
-                note(turn="error", text="the exception ends the process")
-                note(what="error", text=first_line(error))
-                raise
-            if rank == WRONG_RANK and case == LEAVES:
-                time.sleep(5 * TIMEOUT)  # it lives until the others have ended
+        common.join_group(rank, ranks, folder)
+        try:
+            train(note, case)
+        except RuntimeError as error:
+            note(turn="error", text="the exception ends the process")
+            note(what="error", text=first_line(error))
+            # The frames of the traceback hold DDP. If DDP outlives the group, the process may
+            # abort when it exits.
+            traceback.clear_frames(error.__traceback__)
+            dist.destroy_process_group()
+            raise
+        if rank == WRONG_RANK and case == LEAVES:
+            time.sleep(5 * TIMEOUT)  # This rank lives until the others have ended.
+        dist.destroy_process_group()
 
 
 def first_line(error: Exception) -> str:
@@ -123,7 +128,7 @@ def train(note, case: str) -> None:
     dist.barrier()
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT if case == LEAVES else 60))
     model = common.wider_net(4)
-    optimizer = common.scheduled_sgd(model, 0.01, 3 + BATCHES)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, nesterov=True)
     ddp_model = common.ddp(model, process_group=group)
     computing = {}
 

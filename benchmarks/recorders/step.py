@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
@@ -57,9 +58,10 @@ def take_steps(cap: float, count: int) -> list[dict]:
     {"laps": [start, end of data, forward, backward, optimizer], "gradients": [(moment, parameter,
     bytes)], "buckets": [{"parameters", "bytes", "left", "arrived"}]}
     """
-    model, steps = common.wider_net(1), []
+    model = common.wider_net(1)
+    steps = []
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    optimizer = common.scheduled_sgd(model, 0.01, LEFT_OUT + count)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, nesterov=True)
     ddp_model = common.ddp(model, bucket_cap_mb=cap)
 
     def note_gradient(name, parameter):

@@ -13,10 +13,15 @@ from .ranks import ROOT, temporary_folder
 RECORDS = ("docs/timings/cpu-2-cores.jsonl", "docs/timings/cpu-2-cores-settings.jsonl")
 
 
-def measured(name: str, **settings) -> list[dict]:
-    """The committed repeats of a run, such as measured("03_ddp_spawn", batch_size=120)."""
-    found = [record for path in RECORDS for record in records.read(ROOT / path)]
-    return records.find(records.rows_of(found), name, **settings)
+def measured(stage: str, **settings) -> list[dict]:
+    """The committed repeats of a run, such as measured("03_ddp_spawn", batch_size=120).
+
+    stage: as it stands in the record. "02_dp-threads" is 02_dp/from_scratch.py --train.
+    """
+    found = []
+    for path in RECORDS:
+        found += records.read(ROOT / path)
+    return records.find(records.rows_of(found), stage, **settings)
 
 
 def phases(row: list[dict]) -> dict[str, float]:

@@ -3,26 +3,18 @@
 from importlib import import_module
 
 lesson = import_module("notebooks.lesson")
-MIB = 2**20
 
 
-def alone_and_together() -> float:
-    """Where w goes on each rank, alone and with DDP -> the first gradient with DDP on rank 0"""
-    one_number = rank0, rank1 = lesson.run.values
-    (before, gradient), (after, _) = rank0["together"][:2]
-    assert rank0["together"] == rank1["together"]
-    assert before == 3 and gradient == (2 + 8) / 2 and abs(after - 2.5) < 1e-6
+def alone_and_together(ranks: list[dict]) -> None:
+    """Lines: where w goes on each rank, alone and with DDP."""
     title = "Alone the ranks move apart; with DDP they take every step together"
     with lesson.picture(title, height=3.2, ncols=2, sharey=True) as both:
         for axes, way in zip(both, ("alone", "together")):
-            for rank, values in enumerate(one_number):
+            for rank, values in enumerate(ranks):
                 w = [number for number, _ in values[way]]
                 axes.plot(w, ["-", "--"][rank], color=lesson.RANKS[rank], label=f"rank {rank}")
             axes.set(title=way, xlabel="step", ylabel="w")
             axes.legend()
-    ends = [values[way][-1][0] for values in one_number for way in ("alone", "together")]
-    assert all(abs(end - aim) < 0.5 for end, aim in zip(ends, (1, -2, -5, -2)))
-    return gradient
 
 
 def leaving(events: list[tuple[str, list[int]]]) -> list[tuple[int, list[int]]]:
@@ -53,17 +45,8 @@ def buckets(axes, title: str, events: list[tuple[str, list[int]]], now: int) -> 
     axes.set_yticks(range(10), arrived)
 
 
-def check_order(arrived: list[int]) -> None:
-    """In which order autograd completes the ConvNet's gradients, and that TinyDDP is DDP."""
-    assert arrived[:4] == [9, 8, 6, 7] and set(arrived[-2:]) == {0, 1}
-    assert all(values["equal"] for values in lesson.run.values)
-    assert lesson.run.values[0]["some"] == lesson.run.values[1]["some"]
-
-
-def bucket_film(first_pass: list, third_pass: list) -> int:
-    """Four moments of the third backward -> gradients ready when the first one's bucket left"""
-    first, third = leaving(first_pass), leaving(third_pass)
-    assert [ready for ready, _ in first] == [10] and [ready for ready, _ in third] == [2, 5, 10]
+def bucket_film(third_pass: list) -> None:
+    """Four panels: moments of the third backward."""
     title = "3rd backward, step by step: each bucket is sent when it is full"
     moments = {"after 2 gradients": 2, "after 5": 5, "after 9": 9, "the end": 11}
     with lesson.picture(title, height=3.1, ncols=4, sharey=True) as row:
@@ -72,45 +55,43 @@ def bucket_film(first_pass: list, third_pass: list) -> int:
             axes.set(xlabel="gradients ready")
             axes.label_outer()
         row[3].set_xticks([1, 5, 10.5], ["1", "5", "backward\nis over"])
-    return first[0][0]
 
 
-def bucket_shares(cases: list, seen: list, assign, sizes_of) -> None:
-    """What is in each bucket: the ConvNet's with other caps, and wider nets with DDP's."""
+def bucket_shares(cases: list, seen: list, sizes_of) -> list[list[int]]:
+    """A table: what is in each bucket, of the ConvNet with other caps, and of wider nets
+
+    -> for each case, the bytes in each of its buckets.
+    """
     filled = []
-    for (net, width, cap), (_, _, third) in zip(cases, seen):
-        order = [index for kind, (index, *_) in third if kind == "gradient"]
+    for (net, width, _), (_, _, third) in zip(cases, seen):
         sizes = sizes_of(net, width)
-        first, others = (1 * MIB, 25 * MIB) if cap is None else (cap * MIB, cap * MIB)
-        indices = assign(order, sizes, first, others)
-        assert indices == [bucket for kind, bucket in third if kind == "bucket"]
-        filled.append([sum(sizes[index] for index in bucket) for bucket in indices])
-    assert [len(of_case) for of_case in filled] == [1, 2, 3, 3, 4, 2, 2]
-    assert sum(filled[0]) == 116_136 < MIB
+        shares = []
+        for kind, indices in third:
+            if kind == "bucket":
+                shares.append(sum(sizes[index] for index in indices))
+        filled.append(shares)
 
     names = [f"the ConvNet, cap {cap} MiB" for _, _, cap in cases[1:5]]
     names = ["the ConvNet", *names, "4 times as wide", "`wide_net`"]
-    rows = [
-        [name, f"{sum(sizes):,}", " + ".join(f"{size:,}" for size in sizes)]
-        for name, sizes in zip(names, filled)
-    ]
+    rows = []
+    for name, shares in zip(names, filled):
+        in_order = " + ".join(f"{share:,}" for share in shares)
+        rows.append([name, f"{sum(shares):,}", in_order])
     lesson.table(["net", "bytes of gradients", "its buckets, in their order"], rows, "lrl")
+    return filled
 
 
-def overlap() -> float:
-    """Backward with one bucket and with several -> per cent of the exposed time that eight leave"""
-    parts = {
-        f"{number} bucket{'s' * (number != '1')}": dict(zip(("backward", "exposed"), times))
-        for number, times in lesson.run.values[0].items()
-    }
-    one, *_, eight = parts.values()
-    gain = sum(one.values()) / sum(eight.values())
-    title = f"Where the CPU is free, eight buckets take {1 - 1 / gain:.0%} less time than one"
+def overlap(of_rank_0: dict[str, list[float]]) -> None:
+    """Bars: backward with one bucket and with several, on rank 0."""
+    bars = {}
+    for number, (backward, exposed) in of_rank_0.items():
+        name = "1 bucket" if number == "1" else f"{number} buckets"
+        bars[name] = {"backward": backward, "exposed": exposed}
+    saved = 1 - sum(of_rank_0["8"]) / sum(of_rank_0["1"])
+    title = f"Where the CPU is free, eight buckets take {saved:.0%} less time than one"
     with lesson.picture(title, height=2.9) as axes:
-        lesson.stack(axes, parts, {part: lesson.COLORS[part] for part in ("backward", "exposed")})
+        lesson.stack(axes, bars, {part: lesson.COLORS[part] for part in ("backward", "exposed")})
         axes.set(xlabel="milliseconds of loss.backward() on rank 0, 16.8 MB of gradients")
-    assert eight["exposed"] < 0.8 * one["exposed"] and gain > 1
-    return 100 * eight["exposed"] / one["exposed"]
 
 
 # ---------------------------------------------------------------- from the records

@@ -32,23 +32,17 @@ def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
         ["variable", *(f"rank {k}" for k in range(4))],
         [[f"`{name}`", *(own[name] for own in numbers)] for name in names],
     )
-    assert [own["RANK"] for own in numbers] == [0, 1, 2, 3]
-    assert [own["LOCAL_RANK"] for own in numbers] == [0, 1, 0, 1]
-    assert [own["GROUP_RANK"] for own in numbers] == [0, 0, 1, 1]
-    assert [values["total"] for values in ranks] == [0 + 1 + 2 + 3] * 4  # a sum over both nodes
     return numbers
 
 
-def lost_node(lost, survivor, again) -> None:
-    """What the ranks print when node 1 is lost and comes back."""
-    speed = r" +[\d.]+ s +[\d,]+ images/s"  # another one at each run
-    printed = lost.out[0] + survivor.out[0] + again.out[0]  # rank 0 may be on either node
-    lines = [re.sub(speed, "", line) for line in printed.splitlines()[:-1]]
+def lost_node(lost, survivor, again) -> list[str]:
+    """What the ranks print when node 1 is lost and comes back -> its lines."""
+    speed = r"[\d.]+ s, [\d,]+ images/s, "  # It differs from run to run.
+    printed = lost.out[0] + survivor.out[0] + again.out[0]  # Rank 0 may be on either node.
+    lines = [re.sub(speed, "", line) for line in printed.splitlines()]
     lines.insert(2, "RuntimeError: ... Connection closed (or reset) by peer")  # on node 0
     lesson.show_code("\n".join(lines), "text", caption="what the ranks print")
-    assert re.search(r"RuntimeError: .*(closed|reset) by peer", survivor.err[0])
-    assert lines[3] == "05_multinode: 2 rank(s) on 2 node(s), 1 epoch(s) done"
-    assert survivor.code == again.code == 0 and lost.code == -9  # killed
+    return lines
 
 
 PARTS = {
@@ -61,29 +55,23 @@ PARTS = {
 }
 
 
-def snapshot(parts: dict) -> float:
-    """A table of a snapshot's parts -> per cent of its bytes that are weights"""
+def snapshot(parts: dict) -> None:
+    """A table of a snapshot's parts."""
     rows = [[f"`{name}`", PARTS[name], f"{nbytes(parts[name]):,}"] for name in parts]
     lesson.table(["part", "what it is", "bytes of tensors"], rows, "llr")
-    assert len(parts["history"]) == 1
-    assert nbytes(parts["optimizer"]) == 4 * 29_034  # as many as weights
-    weight = torch.nn.Parameter(torch.ones(1000))
-    weight.grad = torch.ones(1000)
-    adam = torch.optim.Adam([weight])
-    adam.step()
-    assert nbytes(adam.state_dict()["state"]) == 2 * weight.nbytes + 4  # and the number of the step
-    return 100 * nbytes(parts["model"]) / nbytes(parts)
 
 
-def nbytes(part):
+def nbytes(part) -> int:
     """Bytes of all tensors in nested lists and dictionaries."""
     if isinstance(part, torch.Tensor):
         return part.nbytes
-    inside = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    return sum(map(nbytes, inside))
+    if isinstance(part, dict):
+        return sum(nbytes(inner) for inner in part.values())
+    if isinstance(part, list):
+        return sum(nbytes(inner) for inner in part)
+    return 0
 
 
 def begun_again(distances: dict) -> None:
     rows = [["nothing", "0"]] + [[f"`{part}`", f"{far:.2g}"] for part, far in distances.items()]
     lesson.table(["as before the first step", "largest difference of a weight"], rows)
-    assert all(far > 1e-3 for far in distances.values())

@@ -78,16 +78,16 @@ def six_seedings(drawn: list[dict]) -> None:
 
 
 def rotated_digits() -> None:
-    """Four digits that each rank turned with one seed and with two; then their dropout masks."""
+    """Four digits that each rank rotated with one seed and with two; then their dropout masks."""
     ways = ("one seed for all", "seed + rank")
     both_ranks = lesson.run.values
     title = "With one seed for all, two ranks rotate by the same angles"
     with lesson.picture(title, height=3, nrows=2, ncols=8) as grid:
         for rank, row in enumerate(grid):
             for k, axes in enumerate(row):
-                turned = both_ranks[rank][ways[k // 4]]
-                axes.imshow(turned["digits"][k % 4], lesson.DIGITS)
-                axes.set(xticks=[], yticks=[], title=f"{turned['angles'][k % 4]:.0f}°")
+                own = both_ranks[rank][ways[k // 4]]
+                axes.imshow(own["digits"][k % 4], lesson.DIGITS)
+                axes.set(xticks=[], yticks=[], title=f"{own['angles'][k % 4]:.0f}°")
                 axes.spines[:].set(color=lesson.RANKS[rank], linewidth=3, visible=True)
             row[0].set_ylabel(f"rank {rank}", weight="bold")
         for k, way in enumerate(ways):

@@ -1,12 +1,10 @@
 """4. torchrun."""
 
 import re
-from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from torch.distributed import constants
 
 from .shapes import arrow, bare, box
 
@@ -113,24 +111,17 @@ def named(run):
     return int(re.search(r"rank *: (\d+)", run.launcher.partition("Root Cause")[2])[1])
 
 
-def root_causes(runs: dict) -> int:
-    """What happens in each case, and the rank that torchrun names -> how many are right"""
-    right = [case for case in runs if named(runs[case]) == failures.CASES[case][0]]
-    title = f"torchrun names the first rank that ended: right in {len(right)} of 4 cases"
+def root_causes(runs: dict) -> None:
+    """Four panels: what happens in each case, and the rank that torchrun names."""
+    title = "torchrun names the first rank that ended with an error"
     with lesson.picture(title, height=5, nrows=2, ncols=2) as grid:
         for axes, (case, (rank, how)) in zip(grid.flat, failures.CASES.items()):
             verdict = "right" if named(runs[case]) == rank else "WRONG"
             lanes(axes, rank, how, f"{case}: report names rank {named(runs[case])}: {verdict}")
-    assert right == ["B", "D"]
-    assert "Timed out" in report(runs["A"])[-1]
-    assert "by peer" in report(runs["C"])[-1]
-    assert constants.default_pg_timeout == timedelta(minutes=30)  # gloo's, if none is set
-    assert constants.default_pg_nccl_timeout in (None, timedelta(minutes=10))  # None without NCCL
-    return len(right)
 
 
 def lanes(axes: Axes, failed: int, how: str, title: str) -> None:
-    """One panel: what two ranks do until the launcher sees one of them end; not to scale.
+    """One panel: what two ranks do until the launcher sees one of them fail; not to scale.
 
     failed, how: which rank fails, and how (ranks/04_failures.py).
     """

@@ -71,43 +71,48 @@ def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
 # ---------------------------------------------------------------- loading
 
 
-def two_ways_of_loading() -> dict[str, dict[str, float]]:
-    """-> milliseconds of each phase of a step, by way of loading, from the record"""
+def ways_of_loading() -> dict:
+    """Bars: the phases of a step, by way of loading -> the record of the benchmark."""
     path = lesson.ROOT / "benchmarks/results/loaders.json"
-    measured = json.loads(path.read_text())
-    loaders = measured["milliseconds_per_step"]
-    slow, fast = loaders["one by one"], loaders["whole batches"]
-    title = f"Loading: {slow['data']:.1f} ms per step one by one, {fast['data']:.1f} in batches"
-    with lesson.picture(title, height=3.2) as axes:
-        lesson.stack(axes, loaders, lesson.COLORS)
-        axes.set(xlabel=f"milliseconds of one step of {measured['batch']} images, one core")
-    print(measured["about"])
-    return loaders
+    record = json.loads(path.read_text())
+    milliseconds = record["milliseconds_per_step"]
+    loading = {way: phases["data"] for way, phases in milliseconds.items()}
+    slow = max(loading, key=loading.get)
+    fast = min(loading, key=loading.get)
+    title = f"Loading takes {loading[slow]:.1f} ms ({slow}) or {loading[fast]:.1f} ms ({fast})"
+    with lesson.picture(title, height=0.9 + 0.45 * len(milliseconds)) as axes:
+        lesson.stack(axes, milliseconds, lesson.COLORS)
+        axes.set(xlabel=f"milliseconds of one step of {record['batch']} images, one core")
+    return record
 
 
-def on_faster_devices(loaders: dict[str, dict[str, float]]) -> None:
-    """The loader's part of a step, if everything else were so many times as fast."""
-    slow, fast = loaders["one by one"], loaders["whole batches"]
+def on_faster_devices(milliseconds: dict[str, dict[str, float]]) -> None:
+    """A table: the loader's part of a step, if everything else were so many times as fast."""
+    ways = [way for way in milliseconds if "worker" not in way]
     rows = []
     for times in (1, 5, 20, 100):
         row = [f"{times} times as fast" if times > 1 else "this core"]
-        for phases in (slow, fast):
-            rest = sum(phases.values()) - phases["data"]
-            row.append(f"{phases['data'] / (phases['data'] + rest / times):.0%}")
+        for way in ways:
+            loading = milliseconds[way]["data"]
+            rest = sum(milliseconds[way].values()) - loading
+            row.append(f"{loading / (loading + rest / times):.0%}")
         rows.append(row)
-    lesson.table(["all but the loader", "waits, one by one", "waits, whole batches"], rows)
-    assert slow["data"] > 3 * fast["data"] < loaders["whole batches, 1 worker"]["data"]
+    lesson.table(["all but the loader", *ways], rows)
 
 
-def worker_and_threads() -> None:
-    """Images a second with a loader worker and with two threads, from the records."""
+def worker_and_threads() -> tuple[float, float]:
+    """Bars: images a second with a loader worker and with two threads, from the records
+
+    -> how many times as fast as without them.
+    """
     one = lesson.measured("01_baseline")
     with_worker = lesson.measured("01_baseline", workers=1)
     with_threads = lesson.measured("01_baseline", threads=2)
     rows = {"as it is": one, "a loader worker": with_worker, "two threads": with_threads}
     middles = {change: lesson.medians(row) for change, row in rows.items()}
     speeds = {change: middle["images/s"] for change, middle in middles.items()}
-    worker, threads = lesson.ratio(with_worker, one), lesson.ratio(with_threads, one)
+    worker = lesson.ratio(with_worker, one)
+    threads = lesson.ratio(with_threads, one)
     title = f"Two threads: {threads:.2f} times as fast. A worker: {worker:.2f}"
     with lesson.picture(title, height=2.1) as axes:
         axes.barh(speeds.keys(), speeds.values(), color=lesson.COLORS["backward"], height=0.7)
@@ -115,18 +120,15 @@ def worker_and_threads() -> None:
             accuracy = f"{middles[change]['accuracy']:.2%} correct"
             axes.text(speed, row, f" {speed:,.0f}, {accuracy}", va="center")
         axes.set(xlabel="images a second", ylim=(2.5, -0.5), xlim=(0, 1.5 * max(speeds.values())))
-    assert threads > 1
+    return worker, threads
 
 
 # ---------------------------------------------------------------- random numbers
 
 
-def turned_digits(good: list, bad: list) -> None:
+def rotated_digits(good: list, bad: list) -> None:
     """A row for each worker: its digits of two epochs, with worker seeds and with copies."""
-    both = [[angle for _, angle in items] for items in bad]
-    assert both[0] == both[1]  # two workers, one sequence
-    assert both[0][:4] == both[0][4:]  # and the next epoch begins it again
-    title = "Copies of one generator: two workers turn the digit alike"
+    title = "Copies of one generator: two workers rotate the digit alike"
     with lesson.picture(title, height=4.4, nrows=4, ncols=8) as grid:
         for row, items in enumerate(good + bad):
             for axes, (image, angle) in zip(grid[row], items):

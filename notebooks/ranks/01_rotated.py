@@ -1,7 +1,7 @@
-"""Digits that are turned at random when they are loaded: the data set of notebooks 1 and 3.
+"""Digits that are rotated at random when they are loaded: the data set of notebooks 1 and 3.
 
-In a file, because the processes of a loader's workers have to find it: what a notebook's cell
-defines they cannot import (unless they are forked, which macOS and Windows do not do).
+It is in a file, because the processes of a loader's workers must import it. They cannot import
+what a notebook's cell defines (unless they are forked, which macOS and Windows do not do).
 """
 
 import torch
@@ -9,8 +9,8 @@ from torch.utils.data import Dataset, get_worker_info
 from torchvision.transforms.functional import rotate
 
 
-class Turned(Dataset):
-    """Item i is image i, turned by a random angle -> (image [28, 28], angle, worker, its seed).
+class Rotated(Dataset):
+    """Item i is image i, rotated by a random angle -> (image [28, 28], angle, worker, its seed).
 
     images: uint8 [N, 28, 28]. generator: where the angles come from; None is the process's own.
     The angle is in degrees, from -60 to 60. Without workers the last two are -1.

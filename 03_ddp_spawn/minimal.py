@@ -1,0 +1,137 @@
+"""Train a small network on MNIST: one process (rank) per device, started by mp.spawn.
+
+python 03_ddp_spawn/minimal.py
+
+The comments number what is new. The page of stage 4 explains the same numbers.
+"""
+
+import argparse
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torchvision import datasets, transforms
+
+
+def main():
+    args = parse_args()
+    load_mnist()  # 4. MNIST is downloaded once, here. The ranks will find it on the disk.
+    with tempfile.TemporaryDirectory() as folder:
+        # 3. Through this file the ranks will find each other.
+        meeting_point = f"file://{folder}/ranks"
+        # 1. Start one process (rank) per device: worker(0, world_size, ...), worker(1, ...), ...
+        # mp.spawn waits until all of them have ended.
+        arguments = (args.world_size, args.backend, meeting_point)
+        mp.spawn(worker, args=arguments, nprocs=args.world_size)
+
+
+def worker(rank, world_size, backend, meeting_point):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    # 2. Each rank draws its own random numbers. A model with dropout needs this.
+    torch.manual_seed(rank)
+    # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, which
+    # asks for the GPU of this rank, and over gloo between CPUs.
+    dist.init_process_group(
+        backend,
+        init_method=meeting_point,
+        rank=rank,
+        world_size=world_size,
+        device_id=device if backend == "nccl" else None,
+    )
+
+    train(device, rank, world_size)
+    dist.destroy_process_group()  # 3b. The group is destroyed last, because DDP uses it in train.
+
+
+def train(device, rank, world_size):
+    train_set, test_set = load_mnist()
+    # 5a. This is the batch of one rank. All ranks together still take 240 images per step.
+    batch_size = 240 // world_size
+    sampler = DistributedSampler(train_set)  # 5b. Each rank trains on its own part of the images.
+    loader = DataLoader(train_set, batch_size, sampler=sampler)
+    # 6a. Rank r tests the images r, r + world_size, ... A DistributedSampler would repeat some
+    # images, so that all ranks get equally many, and count them twice.
+    shard = Subset(test_set, range(rank, len(test_set), world_size))
+    test_loader = DataLoader(shard, batch_size=500)
+
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(7 * 7 * 32, 10),
+    ).to(device)
+    # 7. DDP copies the weights of rank 0 to all ranks. Only training calls the wrapper. The bare
+    # model is tested and saved, which needs no communication.
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+
+    for epoch in range(2):
+        sampler.set_epoch(epoch)  # 8. The sampler shuffles differently in each epoch.
+        model.train()
+        for x, y in loader:
+            x = x.to(device)
+            y = y.to(device)
+            # 7b. After a forward pass through DDP, backward averages the gradients of all ranks.
+            loss = F.cross_entropy(ddp_model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        model.eval()
+        correct = torch.tensor(0, device=device)
+        with torch.inference_mode():
+            for x, y in test_loader:
+                x = x.to(device)
+                y = y.to(device)
+                correct += (model(x).argmax(dim=1) == y).sum()
+        dist.all_reduce(correct)  # 6b. Each rank receives the sum of all counts.
+        if rank == 0:  # 9. One rank prints and saves.
+            print(f"epoch {epoch}: {correct} of {len(test_set)} test images correct")
+            torch.save(model.state_dict(), "minimal.pt")
+
+
+def load_mnist():
+    """Return the training set and the test set. They are downloaded if they are not there."""
+    root = os.getenv("MNIST_ROOT", "data")
+    try:
+        train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
+        test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
+    except Exception as error:  # There is no network, or a file is damaged.
+        reason = str(error).partition("\n")[0]  # the first line
+        raise SystemExit(
+            f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
+            "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
+            "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
+        ) from None
+    return train_set, test_set
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    parser.add_argument("--backend", default=backend, help="gloo lets ranks share a GPU")
+    ranks = torch.cuda.device_count() if torch.cuda.is_available() else 2
+    parser.add_argument("--world-size", type=int, default=ranks, help="number of ranks")
+    args = parser.parse_args()
+    if args.backend == "nccl" and args.world_size > torch.cuda.device_count():
+        parser.error("there are more ranks than GPUs: --backend gloo lets them share one")
+    return args
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Train a small network on MNIST: one process (rank) per device, on one or several nodes.
+
+torchrun --nnodes 2 --node-rank 0 --nproc-per-node 2 --master-addr NODE0 05_multinode/minimal.py
+
+Run this command on node 0, and with --node-rank 1 on node 1. NODE0 is the name or the address of
+node 0. After a failure run the same commands again: the training resumes from snapshot.pt. Remove
+this file to begin again.
+"""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torchvision import datasets, transforms
+
+
+def main():
+    args = parse_args()
+    # 1. torchrun starts one process per device. Its rank is its number among all processes, and
+    # its local rank is its number on this node (machine). The world size is the number of ranks.
+    rank = int(os.environ["RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    # 2. Each rank draws its own random numbers. A model with dropout needs this.
+    torch.manual_seed(rank)
+    if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
+        load_mnist()
+    # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, which
+    # asks for the GPU of this rank, and over gloo between CPUs.
+    dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
+    # 4b. No rank passes before all are here. Now the data is on every node.
+    dist.barrier()
+
+    train(device, rank, world_size)
+    dist.destroy_process_group()  # 3b. The group is destroyed last, because DDP uses it in train.
+
+
+def train(device, rank, world_size):
+    train_set, test_set = load_mnist()
+    # 5a. This is the batch of one rank. All ranks together still take 240 images per step.
+    batch_size = 240 // world_size
+    sampler = DistributedSampler(train_set)  # 5b. Each rank trains on its own part of the images.
+    loader = DataLoader(train_set, batch_size, sampler=sampler)
+    # 6a. Rank r tests the images r, r + world_size, ... A DistributedSampler would repeat some
+    # images, so that all ranks get equally many, and count them twice.
+    shard = Subset(test_set, range(rank, len(test_set), world_size))
+    test_loader = DataLoader(shard, batch_size=500)
+
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(7 * 7 * 32, 10),
+    ).to(device)
+    # 7. DDP copies the weights of rank 0 to all ranks. Only training calls the wrapper. The bare
+    # model is tested and saved, which needs no communication.
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+
+    # 10. A snapshot is a file from which a run can resume. Rank 0 reads it and sends it to all
+    # ranks, so the other nodes need no copy of it. The broadcast fills the list on the other ranks.
+    first_epoch = 0
+    found = [None]
+    if rank == 0 and os.path.exists("snapshot.pt"):
+        found = [torch.load("snapshot.pt", map_location="cpu")]
+    dist.broadcast_object_list(found, src=0)
+    snapshot = found[0]
+    if snapshot is not None:
+        model.load_state_dict(snapshot["model"])
+        optimizer.load_state_dict(snapshot["optimizer"])
+        first_epoch = snapshot["next_epoch"]
+    if rank == 0:
+        print(f"snapshot.pt: {first_epoch} of 2 epochs are done")
+
+    for epoch in range(first_epoch, 2):
+        # 11. Each rank has a seed of its own for each epoch. So an epoch draws the same random
+        # numbers, whether or not the run was stopped before it.
+        torch.manual_seed(epoch * world_size + rank)
+        sampler.set_epoch(epoch)  # 8. The sampler shuffles differently in each epoch.
+        model.train()
+        for x, y in loader:
+            x = x.to(device)
+            y = y.to(device)
+            # 7b. After a forward pass through DDP, backward averages the gradients of all ranks.
+            loss = F.cross_entropy(ddp_model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        model.eval()
+        correct = torch.tensor(0, device=device)
+        with torch.inference_mode():
+            for x, y in test_loader:
+                x = x.to(device)
+                y = y.to(device)
+                correct += (model(x).argmax(dim=1) == y).sum()
+        dist.all_reduce(correct)  # 6b. Each rank receives the sum of all counts.
+        if rank == 0:  # 9. One rank prints and saves.
+            print(f"epoch {epoch}: {correct} of {len(test_set)} test images correct")
+            # 12. The snapshot holds what the next epoch needs.
+            snapshot = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "next_epoch": epoch + 1,
+            }
+            # A run can be killed while it writes. So the file is written under another name, and
+            # replaces the old snapshot when it is whole.
+            torch.save(snapshot, "snapshot.pt.tmp")
+            os.replace("snapshot.pt.tmp", "snapshot.pt")
+
+
+def load_mnist():
+    """Return the training set and the test set. They are downloaded if they are not there."""
+    root = os.getenv("MNIST_ROOT", "data")
+    try:
+        train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
+        test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
+    except Exception as error:  # There is no network, or a file is damaged.
+        reason = str(error).partition("\n")[0]  # the first line
+        raise SystemExit(
+            f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
+            "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
+            "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
+        ) from None
+    return train_set, test_set
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    parser.add_argument("--backend", default=backend, help="gloo lets ranks share a GPU")
+    args = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error("start it with torchrun, as --help shows")
+    if args.backend == "nccl" and int(os.environ["LOCAL_RANK"]) >= torch.cuda.device_count():
+        parser.error("there are more ranks than GPUs: --backend gloo lets them share one")
+    return args
+
+
+if __name__ == "__main__":
+    main()
