@@ -20,8 +20,9 @@ def parts(page):
 
 
 def english(links):
-    """The links of the English page, in any order: its own headings have other names."""
-    return sorted("#" if one.startswith("#") else one.replace(".zh.md", ".md") for one in links)
+    """The pages that the English page links to, in any order: Chinese headings have other names."""
+    pages = [link.partition("#")[0] for link in links]
+    return sorted(page.replace(".zh.md", ".md") for page in pages)
 
 
 def test_the_path_of_a_learner_is_there():
