@@ -20,6 +20,9 @@ WAYS = ("amp", "sync_batchnorm")  # settings that only some stages have
 ALIKE = ("images", *SETTINGS, *WAYS, "device", "dataset", "torch", "host", "device_name")
 # The kind of parallelism. Two rows that differ only in this can be compared.
 KIND = ("stage", "world_size", "hosts", "backend")
+# A run that got less of the processor time that it asked for was disturbed, by other programs or by
+# itself. An idle machine gives all but one or two percent.
+LEAST_SHARE = 0.95
 # What a stage does not write because it has no such flag.
 DEFAULTS = {"amp": "off", "sync_batchnorm": False, "backend": None}
 # Okabe and Ito's colours, which the colour-blind can tell apart.
@@ -30,6 +33,10 @@ PHASES = {
     "exposed": "#D55E00",
     "optimizer": "#E69F00",
 }
+SMALL_MODEL = (
+    "The gradients of this model have 116 kB and fit into one bucket. So stages 3 to 5 look\n"
+    "alike, and threads come close. benchmarks/README.md measures buckets and larger models."
+)
 # What Python raises if a line is no JSON, or if a value is missing or is of another kind.
 WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 Record, Row = dict, list[dict]
@@ -111,6 +118,31 @@ def speed(record: Record) -> float:
     return record["images"] / median(seconds)
 
 
+def processor_share(record: Record) -> float:
+    """How much of the processor time that they asked for did the ranks of a run get? At most 1.
+
+    On a CPU a rank computes all the time, except in the phase in which it waits for other ranks
+    ("exposed"). The rank that got the smallest share counts. On a GPU, and with loader workers, a
+    rank also waits for these, so nothing can be said, and 1 is returned.
+    """
+    if record["device"] != "cpu" or record["workers"] > 0:
+        return 1.0
+    smallest = 1.0
+    for epoch in counted(record):
+        if "cpu" not in epoch:  # A record of an older version of the stages.
+            continue
+        for phases, cpu_seconds in zip(epoch["phases"], epoch["cpu"]):
+            asked = sum(phases.values()) - phases.get("exposed", 0.0)
+            smallest = min(smallest, cpu_seconds / asked)
+    return smallest
+
+
+def disturbed(row: Row) -> float | None:
+    """The share of the processor that a rank of the row got, if a run was disturbed; else None."""
+    share = min(processor_share(record) for record in row)
+    return share if share < LEAST_SHARE else None
+
+
 def figures(row: Row) -> dict[str, list[float]]:
     """What was measured -> {figure: its values}
 
@@ -155,7 +187,10 @@ def differences(record: Record, base: Record, keys: Sequence[str] = ALIKE) -> li
 
 def tables(rows: list[Row]) -> str:
     """All that is printed about the rows: what they have in common, and the two tables."""
-    return "\n\n".join([about(rows), speed_table(rows), phase_table(rows)])
+    parts = [about(rows), speed_table(rows), phase_table(rows)]
+    if any(row[0]["world_size"] > 1 for row in rows):
+        parts.append(SMALL_MODEL)
+    return "\n\n".join(parts)
 
 
 def about(rows: list[Row]) -> str:
@@ -216,9 +251,19 @@ def candidates(rows: list[Row]) -> list[Row]:
 
 
 def base_of(row: Row, rows: list[Row]) -> Row | None:
-    """The first of the candidates that has the settings of the row, or None."""
+    """The row that the ratios of this one refer to, or None.
+
+    It is the first of the candidates that has the same settings. A row that was disturbed has no
+    base and is none. A row is its own base only if it is the first one, or if another row with its
+    settings refers to it.
+    """
+    if disturbed(row) is not None:
+        return None
     for base in candidates(rows):
-        if not differences(row[0], base[0]):
+        if disturbed(base) is None and not differences(row[0], base[0]):
+            others = [other for other in rows if not differences(other[0], base[0])]
+            if base is row and row is not rows[0] and len(others) == 1:
+                return None
             return base
     return None
 
@@ -269,9 +314,17 @@ def speed_table(rows: list[Row]) -> str:
 
 def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[float]) -> str:
     """What a reader must know about the ratios of a row, or why there are none; else ""."""
+    share = disturbed(row)
+    if share is not None:
+        return (
+            f"disturbed: a rank got {share:.0%} of the processor time that it asked for, because "
+            "other programs ran or there are more ranks than cores: no ratio (try --repeat)"
+        )
     if not found:
-        differ = min((differences(row[0], base[0]) for base in candidates(rows)), key=len)
-        return f"{', '.join(differ)}: no ratio to {name_of(rows[0])}"
+        bases = [base for base in candidates(rows) if base is not row]
+        differ = min((differences(row[0], base[0]) for base in bases), key=len, default=[])
+        reason = ", ".join(differ) or "the base was disturbed"
+        return f"{reason}: no ratio to {name_of(rows[0])}"
     if per_device[0] > 1.005:
         return "above 100 %: noise (try --repeat), or the smaller shards fit into a cache"
     if min(found) < 1 < max(found):

@@ -16,7 +16,8 @@ samples, the steps, the weights or the random numbers. The count of correct imag
 because another seed moves it, too. So a count that an omission changes is shown for several seeds.
 
 Each reduced script runs under the doctor of this repository (docs/doctor.md), which does not change
-the result. A run takes about ten seconds on two cores, and --all takes about four minutes.
+the result. Two shared cores take about 15 seconds for a run, which is mostly the import of PyTorch
+in each process. They take a minute or two for one number, and about six minutes for --all.
 """
 
 import argparse

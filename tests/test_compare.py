@@ -23,6 +23,7 @@ def record(stage="01_baseline", faster=1.0, **facts):
     if ranks > 1:
         phases["exposed"] = 0.0
     warm_up = {phase: 2 * seconds for phase, seconds in phases.items()}
+    cpu = sum(phases.values())  # The processor was never taken away.
     run = {
         "stage": stage,
         "file": "runs.jsonl",
@@ -44,8 +45,13 @@ def record(stage="01_baseline", faster=1.0, **facts):
         "torch": "2.12.1",
         "device_name": "a CPU",
         "history": [
-            {"loss": 0.2, "test": [9800, 10_000], "phases": [warm_up] * ranks},
-            {"loss": 0.1, "test": [9900, 10_000], "phases": [phases] * ranks},
+            {
+                "loss": 0.2,
+                "test": [9800, 10_000],
+                "phases": [warm_up] * ranks,
+                "cpu": [2 * cpu] * ranks,
+            },
+            {"loss": 0.1, "test": [9900, 10_000], "phases": [phases] * ranks, "cpu": [cpu] * ranks},
         ],
     }
     return run | facts
@@ -83,6 +89,41 @@ def test_no_ratio_across_rows_that_differ():
         table = table_of(record(), {**DDP, key: value})
         assert line_of(table, "03_ddp_spawn").endswith("(1)") and "1.50" not in table
         assert f"(1) {key} {value}, not {record()[key]}: no ratio to 01_baseline" in table
+
+
+def with_share(run, share):
+    """The same record, whose rank 0 got this share of the processor time that it asked for."""
+    warm_up, last = run["history"]
+    seconds = sum(last["phases"][0].values())
+    cpu = [share * seconds, *last["cpu"][1:]]
+    return {**run, "history": [warm_up, {**last, "cpu": cpu}]}
+
+
+def test_a_run_that_other_programs_disturbed_gets_no_ratio():
+    table = table_of(record(), with_share(DDP, 0.6))
+    assert line_of(table, "03_ddp_spawn").split()[2:5] == ["9,000", "-", "-"]
+    assert "(1) disturbed: a rank got 60% of the processor time that it asked for" in table
+    assert "--repeat" in table
+    table = table_of(with_share(record(), 0.6), DDP)
+    assert "1.50" not in table and "the base was disturbed: no ratio to 01_baseline" in table
+    waits = with_share(DDP, 0.6) | {"workers": 1}
+    assert "disturbed" not in table_of(record(workers=1), waits), "it waits for its loader workers"
+    assert "1.50" in table_of(record(), with_share(DDP, 0.99))
+
+
+@pytest.mark.parametrize("only", [("03",), ("03", "04"), ("01", "03"), ("01", "03", "04")])
+def test_each_ratio_is_to_the_row_that_the_table_names(only):
+    """In whatever subset of the stages: mixed precision never is its own base."""
+    amp = {**DDP, "amp": "bf16"}
+    torchrun = record("04_ddp_torchrun", faster=1.2, world_size=2)
+    found = [run for run in (record(), DDP, amp, torchrun) if run["stage"][:2] in only]
+    table = table_of(*found)
+    base = found[0]
+    for run in found:
+        name = run["stage"] + (", amp bf16" if run["amp"] == "bf16" else "")
+        ratio = f"{records.speed(run) / records.speed(base):.2f}" if run["amp"] == "off" else "-"
+        cells = line_of(table, f"{name} ").removeprefix(name).split()
+        assert cells[2] == ratio, table
 
 
 def test_the_base_is_the_first_row_or_the_one_with_equal_settings():
