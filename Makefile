@@ -77,7 +77,7 @@ GROUPS := $(wildcard requirements/*.txt)
 	$(PIP) --requirement requirements.txt
 	@touch $@
 
-.venv/maintainer: requirements-dev.txt .venv/reader
-	@echo "== adding requirements-dev.txt"
-	$(PIP) --requirement requirements-dev.txt
+.venv/maintainer: $(GROUPS) .venv/reader
+	@echo "== adding requirements/dev.txt"
+	$(PIP) --requirement requirements/dev.txt
 	@touch $@

@@ -11,11 +11,21 @@ code is 1 if a stage failed, and 2 for a flag or a file that cannot be used.
 """
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+# ruff: noqa: E402 (what is imported below may be missing, which is said in one line)
+NEEDED = ("torch", "torchvision", "matplotlib", "psutil", "tabulate")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+if MISSING:
+    sys.exit(
+        f"compare.py needs {', '.join(MISSING)}. Activate the environment "
+        "(. .venv/bin/activate), or run: pip install -r requirements.txt"
+    )
 
 import torch
 from matplotlib import rc_context

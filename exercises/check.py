@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import difflib
+import importlib.util
 import json
 import signal
 import sys
@@ -15,9 +16,18 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE.parent))
 
-from rich.console import Console  # noqa: E402
-from rich.markup import escape  # noqa: E402
-from rich.padding import Padding  # noqa: E402
+# ruff: noqa: E402 (what is imported below may be missing, which is said in one line)
+NEEDED = ("torch", "torchvision", "psutil", "rich", "tabulate")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+if MISSING:
+    sys.exit(
+        f"check.py needs {', '.join(MISSING)}. Activate the environment "
+        "(. .venv/bin/activate), or run: pip install -r requirements/exercises.txt"
+    )
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 
 console = Console(highlight=False)
 PROGRESS = HERE / ".progress.json"

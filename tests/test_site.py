@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
-pytest.importorskip("sphinx_book_theme", reason="requirements-dev.txt has it for Python 3.11 on")
+pytest.importorskip("sphinx_book_theme", reason="requirements/dev.txt has it for Python 3.11 on")
 SEARCHES = {  # a page that has to be among the first three: what readers type
     "02_dp/README": "dataparalell, difference between dataparallel and distributeddataparallel",
     "05_multinode/launch/README": "torchrun slurm, kubernetes",
