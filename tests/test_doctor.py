@@ -51,7 +51,7 @@ def doctor(reader, tmp_path):
         out.unlink(missing_ok=True)
         (tmp_path / "tmp").mkdir(exist_ok=True)
         env["TMPDIR"] = str(tmp_path / "tmp")
-        line = f"python {ROOT}/doctor --json {out} {flags} {command}"
+        line = f"python '{ROOT}/doctor' --json '{out}' {flags} {command}"
         result = reader.run(line, timeout=timeout, **env)
         assert not list((tmp_path / "tmp").glob("ddp-doctor*")), "a file is left"
         said = json.loads(out.read_text()) if out.exists() else None
@@ -66,7 +66,7 @@ def keys(said, severity=None):
 
 def test_a_mistake_is_named_with_its_line(doctor):
     exercise = EXERCISES["no_sync_off_by_one"]
-    result, said = doctor(f"{TORCHRUN} {exercise.file}")
+    result, said = doctor(f"{TORCHRUN} '{exercise.file}'")
     assert result.code == 1 == said["exit"], result
     (found,) = [f for f in said["findings"] if f["severity"] == "wrong"]
     line = 1 + exercise.file.read_text().splitlines().index("            optimizer.step()")
@@ -121,7 +121,7 @@ def test_what_is_meant_can_be_ignored(doctor):
 
 
 def test_the_version_names_the_versions_of_pytorch_that_were_tried(reader):
-    result = reader.run(f"python {ROOT}/doctor --version")
+    result = reader.run(f"python '{ROOT}/doctor' --version")
     assert re.fullmatch(r"ddp-doctor \d+\.\d+, tried with PyTorch \d+\.\d+.*\n", result.out)
 
 

@@ -174,7 +174,7 @@ def measure(reader, tmp_path):
     def run(command, before=""):
         out = tmp_path / "speed.json"
         (tmp_path / "tmp").mkdir()
-        line = f"{before} python {ROOT}/doctor --speed --json {out} {command}"
+        line = f"{before} python '{ROOT}/doctor' --speed --json '{out}' {command}"
         result = reader.run(line, timeout=280, TMPDIR=str(tmp_path / "tmp"))
         assert not list((tmp_path / "tmp").glob("ddp-doctor*")), "a file is left"
         return result, json.loads(out.read_text()) if out.exists() else None
@@ -189,7 +189,7 @@ def test_a_command_without_ranks_is_refused_in_one_line(measure, command):
 
 
 COSTS = [("", key) for key in ("slow-data", "straggler", "own-code", "saving-share")]
-COSTS += [("", "rank-0-works-alone"), (f"python {ROOT}/tests/simulated_gpu.py 2", "own-code")]
+COSTS += [("", "rank-0-works-alone"), (f"python '{ROOT}/tests/simulated_gpu.py' 2", "own-code")]
 
 
 @pytest.mark.slow
