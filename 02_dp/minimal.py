@@ -35,7 +35,8 @@ def train(device):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # In each step DataParallel copies the model to every GPU, splits the batch among the GPUs, and
-    # gathers the outputs on the first GPU. With fewer than two GPUs it only calls the model. Only
+    # gathers the outputs on the first GPU. Backward adds the gradients of the copies to those of
+    # the model on the first GPU. With fewer than two GPUs the wrapper only calls the model. Only
     # training calls the wrapper. The bare model has the weights, and it is tested and saved.
     dp_model = nn.DataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

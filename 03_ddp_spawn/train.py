@@ -41,14 +41,15 @@ def main():
             # Start worker(0, args, meeting_point), worker(1, ...), ..., and wait until they end.
             mp.spawn(worker, args=(args, meeting_point), nprocs=args.world_size)
         finally:
-            # If only this process is interrupted, the ranks would go on. So this ends them.
+            # If Ctrl-C interrupts this process alone, Python waits at its end for the ranks, and
+            # they would go on training. So they are ended here.
             for process in mp.active_children():
                 process.terminate()
 
 
 def worker(rank, args, meeting_point):
-    # PyTorch ends the ranks together with the process that started them. But if that process was
-    # killed while the rank was still importing, nobody would tell the rank.
+    # If the process that started the ranks is killed, the system ends the ranks, too. A rank asks
+    # for this when it begins. So it must look whether that process is still alive.
     if not mp.parent_process().is_alive():
         raise SystemExit(1)
     device = torch.device("cpu")
@@ -57,8 +58,8 @@ def worker(rank, args, meeting_point):
         # and ranks share them.
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # From here on the ranks can communicate: over nccl between GPUs, which asks for the GPU of this
-    # rank, or over gloo between CPUs.
+    # From here on the ranks can communicate: over nccl between GPUs, or over gloo between CPUs.
+    # NCCL must know which GPU belongs to this rank (device_id).
     dist.init_process_group(
         args.backend,
         init_method=meeting_point,
@@ -81,8 +82,9 @@ def train(args, device):
     torch.set_num_threads(args.threads)
 
     train_set, test_set = load_mnist(args.data)
-    # Each rank trains on its own part of the images, its shard. All ranks shuffle with the same
-    # seed, so that the shards do not overlap.
+    # Each rank trains on its own part of the images, its shard. The sampler asks the group for the
+    # rank and the world size. It shuffles with the same seed on all ranks, so that the shards do
+    # not overlap.
     sampler = DistributedSampler(train_set, seed=args.seed)
     loader = DataLoader(
         train_set,
@@ -93,19 +95,21 @@ def train(args, device):
         # From pinned memory a copy to the GPU runs while Python goes on.
         pin_memory=device.type == "cuda",
     )
-    # Rank r tests the images r, r + world_size, ... A DistributedSampler would repeat some images,
-    # so that all ranks get equally many, and count them twice.
+    # Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
+    # DistributedSampler would repeat some of them, and they would count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
-    # Convolutions are faster in this memory layout. On a CPU it saves a quarter of the time.
+    # channels_last puts the channels of a pixel next to each other in memory. Convolutions are
+    # faster then: on a CPU this saves a quarter of the time.
     model = make_model().to(device, memory_format=torch.channels_last)
     if args.sync_batchnorm:  # BatchNorm then uses the statistics of all ranks' images together.
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    # DDP copies the weights of rank 0 to all ranks, here and once. In each backward it averages the
-    # gradients. By default it would also copy the buffers of rank 0 in each forward. These are the
-    # running mean and variance of BatchNorm. The copies would cost 5 % of a step on two CPU cores,
-    # so the buffers are copied once per epoch instead, before the evaluation below.
+    # DDP copies the weights of rank 0 into the model of every rank, here and once. The wrapper
+    # holds this same model. In each backward it averages the gradients. By default it would also
+    # copy the buffers of rank 0 in each forward. These are the running mean and variance of
+    # BatchNorm. The copies would cost 4 % of a step on two CPU cores, so the buffers are copied
+    # once per epoch instead, before the evaluation below.
     ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
@@ -129,7 +133,7 @@ def train(args, device):
     history = []
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
-        # compare.py sees by the processor time whether other programs disturbed the run.
+        # If a rank got less processor time than its epoch took, other programs used its core.
         before = time.process_time()
         loss, phases = train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, args.amp)
         cpu = time.process_time() - before
@@ -172,9 +176,10 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
     # The sum stays on the device. With .item() the CPU would wait for the GPU in every step.
     total_loss = torch.zeros((), device=device)
     watch = Stopwatch(device)
-    # Backward computes the gradient of the first layer last. This hook is called at that moment, to
-    # note the time. What follows is waiting for the other ranks and for the average of the
-    # gradients. It is called "exposed", because no computation hides this communication.
+    # A hook of a parameter is a function that autograd calls when the gradient of this parameter is
+    # ready. That of the first layer is ready last. So here the computation of backward ends, and
+    # the rest of it waits for the other ranks and for the average of the gradients. This phase is
+    # called "exposed", because no computation hides the communication.
     first = next(ddp_model.parameters())
     hook = first.register_hook(lambda gradient: watch.lap("backward"))
     # With disable=None the progress bar is drawn on a terminal only, and not into a log file.
@@ -189,7 +194,8 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
         optimizer.zero_grad()
         scaler.scale(loss).backward()  # DDP averages the gradients in here.
         watch.lap("exposed")
-        scaler.step(optimizer)  # It divides by the scale first, and skips the step on inf or nan.
+        # The scaler divides the gradients by the scale, and skips the step if one is inf or nan.
+        scaler.step(optimizer)
         scaler.update()
         schedule.step()  # The schedule counts steps and not epochs.
         total_loss += loss.detach()
@@ -215,8 +221,8 @@ def evaluate(model, test_loader, device):
 def make_model():
     """Two blocks of convolution and pooling, then a linear layer: [B, 1, 28, 28] -> [B, 10].
 
-    minimal.py has the same model without BatchNorm. When a batch is split over several devices,
-    each of them would have BatchNorm statistics of its own.
+    minimal.py has the same model without BatchNorm, because each device has BatchNorm statistics of
+    its own when a batch is split.
     """
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=5, padding=2),

@@ -44,13 +44,14 @@ def main():
         load_mnist(args.data)  # One rank per node downloads, before it joins the others.
     # torchrun has set RANK, WORLD_SIZE, and the address of rank 0 (MASTER_ADDR, MASTER_PORT). By
     # these variables the ranks find each other. From here on they can communicate: over nccl
-    # between GPUs, which asks for the GPU of this rank, or over gloo between CPUs.
+    # between GPUs, or over gloo between CPUs. NCCL must know the GPU of this rank (device_id).
     dist.init_process_group(
         args.backend,
         timeout=timedelta(seconds=args.timeout),
         device_id=device if args.backend == "nccl" else None,
     )
-    # No rank passes before all are here. Now every node has the data.
+    # No rank passes before all are here, which init_process_group does not promise. Now every node
+    # has the data.
     dist.barrier()
     train(args, device)
     dist.destroy_process_group()  # This comes last, because DDP uses the group in train.
@@ -66,8 +67,9 @@ def train(args, device):
     torch.set_num_threads(args.threads)
 
     train_set, test_set = load_mnist(args.data)
-    # Each rank trains on its own part of the images, its shard. All ranks shuffle with the same
-    # seed, so that the shards do not overlap.
+    # Each rank trains on its own part of the images, its shard. The sampler asks the group for the
+    # rank and the world size. It shuffles with the same seed on all ranks, so that the shards do
+    # not overlap.
     sampler = DistributedSampler(train_set, seed=args.seed)
     loader = DataLoader(
         train_set,
@@ -78,17 +80,19 @@ def train(args, device):
         # From pinned memory a copy to the GPU runs while Python goes on.
         pin_memory=device.type == "cuda",
     )
-    # Rank r tests the images r, r + world_size, ... A DistributedSampler would repeat some images,
-    # so that all ranks get equally many, and count them twice.
+    # Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
+    # DistributedSampler would repeat some of them, and they would count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
-    # Convolutions are faster in this memory layout. On a CPU it saves a quarter of the time.
+    # channels_last puts the channels of a pixel next to each other in memory. Convolutions are
+    # faster then: on a CPU this saves a quarter of the time.
     model = make_model().to(device, memory_format=torch.channels_last)
-    # DDP copies the weights of rank 0 to all ranks, here and once. In each backward it averages the
-    # gradients. By default it would also copy the buffers of rank 0 in each forward. These are the
-    # running mean and variance of BatchNorm. The copies would cost 5 % of a step on two CPU cores,
-    # so the buffers are copied once per epoch instead, before the evaluation below.
+    # DDP copies the weights of rank 0 into the model of every rank, here and once. The wrapper
+    # holds this same model. In each backward it averages the gradients. By default it would also
+    # copy the buffers of rank 0 in each forward. These are the running mean and variance of
+    # BatchNorm. The copies would cost 4 % of a step on two CPU cores, so the buffers are copied
+    # once per epoch instead, before the evaluation below.
     ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
@@ -112,7 +116,7 @@ def train(args, device):
     history = []
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
-        # compare.py sees by the processor time whether other programs disturbed the run.
+        # If a rank got less processor time than its epoch took, other programs used its core.
         before = time.process_time()
         loss, phases = train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, args.amp)
         cpu = time.process_time() - before
@@ -155,9 +159,10 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
     # The sum stays on the device. With .item() the CPU would wait for the GPU in every step.
     total_loss = torch.zeros((), device=device)
     watch = Stopwatch(device)
-    # Backward computes the gradient of the first layer last. This hook is called at that moment, to
-    # note the time. What follows is waiting for the other ranks and for the average of the
-    # gradients. It is called "exposed", because no computation hides this communication.
+    # A hook of a parameter is a function that autograd calls when the gradient of this parameter is
+    # ready. That of the first layer is ready last. So here the computation of backward ends, and
+    # the rest of it waits for the other ranks and for the average of the gradients. This phase is
+    # called "exposed", because no computation hides the communication.
     first = next(ddp_model.parameters())
     hook = first.register_hook(lambda gradient: watch.lap("backward"))
     # With disable=None the progress bar is drawn on a terminal only, and not into a log file.
@@ -172,7 +177,8 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
         optimizer.zero_grad()
         scaler.scale(loss).backward()  # DDP averages the gradients in here.
         watch.lap("exposed")
-        scaler.step(optimizer)  # It divides by the scale first, and skips the step on inf or nan.
+        # The scaler divides the gradients by the scale, and skips the step if one is inf or nan.
+        scaler.step(optimizer)
         scaler.update()
         schedule.step()  # The schedule counts steps and not epochs.
         total_loss += loss.detach()
@@ -198,8 +204,8 @@ def evaluate(model, test_loader, device):
 def make_model():
     """Two blocks of convolution and pooling, then a linear layer: [B, 1, 28, 28] -> [B, 10].
 
-    minimal.py has the same model without BatchNorm. When a batch is split over several devices,
-    each of them would have BatchNorm statistics of its own.
+    minimal.py has the same model without BatchNorm, because each device has BatchNorm statistics of
+    its own when a batch is split.
     """
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=5, padding=2),

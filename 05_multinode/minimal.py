@@ -3,8 +3,8 @@
 torchrun --nnodes 2 --node-rank 0 --nproc-per-node 2 --master-addr NODE0 05_multinode/minimal.py
 
 Run this command on node 0, and with --node-rank 1 on node 1. NODE0 is the name or the address of
-node 0. After a failure run the same commands again: the training resumes from snapshot.pt. Remove
-this file to begin again.
+node 0. After a failure run the same commands again: the training resumes from snapshot.pt, which is
+on node 0. Remove this file to begin again. The comments 10 to 12 are new.
 """
 
 import argparse
@@ -30,12 +30,13 @@ def main():
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # 2. Each rank draws its own random numbers. A model with dropout needs this.
+    # 2. Each rank draws its own random numbers, as a model with dropout would need them. The first
+    # weights differ, too, until change 7 makes them equal.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
         load_mnist()
-    # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, which
-    # asks for the GPU of this rank, and over gloo between CPUs.
+    # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
+    # gloo between CPUs. NCCL must know which GPU belongs to this rank (device_id).
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
     # 4b. No rank passes before all are here. Now the data is on every node.
     dist.barrier()
@@ -48,10 +49,12 @@ def train(device, rank, world_size):
     train_set, test_set = load_mnist()
     # 5a. This is the batch of one rank. All ranks together still take 240 images per step.
     batch_size = 240 // world_size
-    sampler = DistributedSampler(train_set)  # 5b. Each rank trains on its own part of the images.
+    # 5b. Each rank trains on its own part of the images. The sampler asks the group for the rank
+    # and the world size, and it shuffles.
+    sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
-    # 6a. Rank r tests the images r, r + world_size, ... A DistributedSampler would repeat some
-    # images, so that all ranks get equally many, and count them twice.
+    # 6a. Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
+    # DistributedSampler would repeat some of them, and they would count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
@@ -65,8 +68,8 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # 7. DDP copies the weights of rank 0 to all ranks. Only training calls the wrapper. The bare
-    # model is tested and saved, which needs no communication.
+    # 7. DDP copies the weights of rank 0 into the model of every rank. The wrapper holds this same
+    # model. Only training calls the wrapper. Testing and saving need no communication.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
@@ -75,7 +78,7 @@ def train(device, rank, world_size):
     first_epoch = 0
     found = [None]
     if rank == 0 and os.path.exists("snapshot.pt"):
-        found = [torch.load("snapshot.pt", map_location="cpu")]
+        found = [torch.load("snapshot.pt", map_location="cpu")]  # not onto the GPU of rank 0
     dist.broadcast_object_list(found, src=0)
     snapshot = found[0]
     if snapshot is not None:
@@ -89,7 +92,7 @@ def train(device, rank, world_size):
         # 11. Each rank has a seed of its own for each epoch. So an epoch draws the same random
         # numbers, whether or not the run was stopped before it.
         torch.manual_seed(epoch * world_size + rank)
-        sampler.set_epoch(epoch)  # 8. The sampler shuffles differently in each epoch.
+        sampler.set_epoch(epoch)  # 8. Without this line every epoch has the order of the first.
         model.train()
         for x, y in loader:
             x = x.to(device)

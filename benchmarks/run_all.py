@@ -147,7 +147,7 @@ def script_of(command: str) -> str:
 def run(command: str, data: Path) -> tuple[int, str]:
     """Run a command of a page from the repository's root -> exit code, what it printed."""
     command = command.replace("--data data", f"--data {shlex.quote(str(data.resolve()))}")
-    if command.startswith("python -m benchmarks."):
+    if command.startswith("python -m benchmarks.") and command != BEFORE["recordings"]:
         command += " --results benchmarks/results"
     # The commands python and torchrun are those of this Python.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

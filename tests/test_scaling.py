@@ -41,9 +41,9 @@ def test_ranks_that_share_cores_take_turns():
 
 
 def test_the_model_of_a_step_agrees_with_the_measured_steps():
-    """With one bucket, whose all-reduce hides behind nothing; docs/at_scale.md names the errors."""
+    """With one bucket, whose all-reduce hides behind nothing; benchmarks/README.md names errors."""
     results = json.loads((ROOT / "benchmarks/results/scaling.json").read_text())
-    for ranks, largest in {"2": 0.09, "4": 0.15}.items():
+    for ranks, largest in {"2": 0.15, "4": 0.25}.items():
         for row in results["ranks"][ranks]["rows"]:
             step = scaling.overlapped([row["computing"]], [row["averaging"]])
             assert abs(step / row["measured"] - 1) < largest

@@ -43,8 +43,8 @@ def observe(command, patience, limit, cwd=None, watcher="watch", more=(), fence=
         silent = subprocess.DEVNULL if fence else None
         streams = {"stdout": silent, "stderr": silent, "preexec_fn": begin}
         # Without an activated environment, torchrun is not on PATH but next to this Python.
-        beside = shutil.which(command[0], path=os.path.dirname(sys.executable))
-        program = [beside or command[0], *command[1:]]
+        neighbour = shutil.which(command[0], path=os.path.dirname(sys.executable))
+        program = [neighbour or command[0], *command[1:]]
         child = subprocess.Popen(program, env=env, cwd=cwd, **streams)
         run = wait(child, folder, patience, limit)
         run.processes = read(folder, run.nows)
