@@ -88,7 +88,8 @@ def test_the_table_of_stages_counts_the_lines_that_change(page):
     assert len(rows) == len(STAGES)
     for before, after, row in zip(STAGES, STAGES[1:], rows[1:]):
         assert f"`{after}`" in row
-        assert row.split(" | ")[3] == str(changed_lines(before, after)), after
+        count = re.search(r"[(（](\d+) (changed lines|行改动)[)）]", row)[1]
+        assert int(count) == changed_lines(before, after), after
 
 
 def changed_lines(before, after):
