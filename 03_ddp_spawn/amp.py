@@ -76,7 +76,7 @@ def main() -> None:
         text = f"{str(dtype)[6:]:9} {found[0]:.4f} {found[-1]:.4f}, at most {far:.4f} from float32"
         claim(all(map(torch.isfinite, map(torch.tensor, found))) and far < limit, text)
         if dtype == torch.float16:
-            claim(scale >= 1, f"          the scaler multiplied the loss by {scale:,.0f}")
+            claim(scale > 1, f"          the scaler multiplied the loss by {scale:,.0f}")
 
     print("\nA million gradients between 1e-10 and 1e-3, in fp16:")
     torch.manual_seed(0)

@@ -57,7 +57,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", help="run only scripts with such names")
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
-    parser.add_argument("--busy", action="store_true", help="measure though the machine is busy")
     args = parser.parse_args()
     wanted = args.only or [*BEFORE, "settings"]
     commands = [(None, command) for name, command in BEFORE.items() if name in wanted]
@@ -68,8 +67,8 @@ def main() -> int:
     if not commands and "settings" not in wanted:
         parser.error("--only: no command on the pages has such a name")
     load = psutil.cpu_percent(interval=3)
-    if load > 10 and not args.busy:
-        parser.error(f"the machine is busy ({load:.0f} %): figures would not be believed (--busy)")
+    if load > 10:
+        parser.error(f"the machine is busy ({load:.0f} %): figures would not be believed")
 
     failed = 0
     if "settings" in wanted:

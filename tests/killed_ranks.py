@@ -33,6 +33,11 @@ def resume_from_the_newest(folder: Path) -> tuple[int, float]:
     return done, resume.distance(resume.train_to(own).weights(), undisturbed)
 
 
+def stops() -> bool:
+    """Only rank 1 was told to stop -> does this rank stop?"""
+    return resume.any_rank([signal.SIGTERM] if dist.get_rank() == 1 else [])
+
+
 # ---------------------------------------------------------------- train.py, by SIGKILL
 
 

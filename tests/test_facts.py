@@ -3,12 +3,10 @@
 import io
 import warnings
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn as nn
-from conftest import ROOT
 from torch.distributed import run
 
 
@@ -19,18 +17,6 @@ def test_data_parallel_does_not_warn_and_its_replicas_have_no_parameters():
     replica = nn.Linear(1, 1)._replicate_for_data_parallel()  # torch.nn.parallel.replicate calls it
     with pytest.raises(StopIteration):
         next(replica.parameters())
-
-
-def test_what_to_read_in_the_source_of_ddp():
-    page = (ROOT / "03_ddp_spawn/README.md").read_text()
-    torch_folder = Path(torch.__file__).parent
-    header = torch_folder / "include/torch/csrc/distributed/c10d/reducer.hpp"
-    python, reducer = (torch_folder / "nn/parallel/distributed.py").read_text(), header.read_text()
-    for name in ("_ddp_init_helper", "_pre_forward", "_post_forward"):
-        assert f"`{name}`" in page and f"def {name}(" in python
-    names = "autograd_hook mark_variable_ready mark_bucket_ready all_reduce_bucket"
-    for name in f"{names} finalize_backward rebuild_buckets".split():
-        assert f"`{name}`" in page and f" {name}(" in reducer
 
 
 def test_torch_load_compares_no_checksums():

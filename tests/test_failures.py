@@ -1,6 +1,6 @@
 """What a run leaves when it is killed, interrupted or goes wrong: an error, and no process.
 
-finish() of conftest.py fails if a process is left. Failures of torchrun's are in test_lost.py.
+finish() of conftest.py fails if a process is left. Failures of torchrun's are in test_rehearsal.py.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_a_parent_that_is_stopped_takes_its_ranks_along(reader, stage, when, sen
 
 
 @SLOW
-def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # under torchrun: test_lost.py
+def test_a_rank_that_hangs_is_given_up_after_the_timeout(reader):  # torchrun: test_rehearsal.py
     (process,) = reader.start_stage("03_ddp_spawn", f"{ENDLESS} --timeout 5")
     wait_for_line(process)
     os.kill(ranks_of(process)[1], signal.SIGSTOP)

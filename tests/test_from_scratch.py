@@ -37,8 +37,9 @@ def without_figures(line):
     return re.sub(r"[-+\d.,e]+", "#", line).strip()
 
 
-@pytest.mark.parametrize("script", [*QUICK, *SLOW])
+@pytest.mark.parametrize("script", BREAKS)
 def test_it_runs_alone_and_its_claims_hold(reader, script):
+    """This is a quick test, although some take 20 s: the claims are the lessons."""
     result = reader.run(f"python {script}")
     if script.endswith("from_scratch.py"):
         printed = {without_figures(line) for line in result.out.splitlines()}

@@ -29,6 +29,8 @@ def test_batches_that_do_not_fit_the_devices(images):
     x, y = torch.rand(images, 3, dtype=torch.double), torch.zeros(images, dtype=torch.long)
     outputs, gradients = threads.differences(parallel, model, x, y)
     assert outputs < 1e-12 and gradients < 1e-12
+    shards = [len(shard) for shard in parallel.scatter(x)]
+    assert shards == {2: [1, 1], 7: [3, 3, 1]}[images]
 
 
 def test_an_error_on_a_thread_reaches_the_caller():

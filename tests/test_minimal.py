@@ -14,9 +14,18 @@ from torchvision import datasets
 COUNT = re.compile(r"epoch (\d): (\d+) of (\d+) test images correct")
 # DistributedSampler and DataLoader(shuffle=True) shuffle with other random numbers. To compare the
 # weights, the plain script gets the order of the other one: a sitecustomize.py runs first thing.
-SAME_ORDER = """
-import itertools, torch
-from torch.utils.data import RandomSampler
+# All test images would fit into one batch of 500. Smaller batches show whether all are counted.
+PREPARED = """
+import functools, itertools, torch
+from torch.utils.data import DataLoader, RandomSampler
+
+original = DataLoader.__init__
+
+@functools.wraps(original)
+def init(self, dataset, batch_size, **others):
+    original(self, dataset, 100 if batch_size == 500 else batch_size, **others)
+
+DataLoader.__init__ = init
 
 def order(self, epochs=itertools.count()):
     random = torch.Generator().manual_seed(next(epochs))
@@ -43,7 +52,7 @@ def trained_with(tmp_path_factory, small_data):
     @functools.cache
     def train(stage, ranks=2):
         reader = Reader(tmp_path_factory.mktemp("minimal"), small_data)
-        (reader.folder / "sitecustomize.py").write_text(SAME_ORDER)
+        (reader.folder / "sitecustomize.py").write_text(PREPARED)
         result = reader.run(command(stage, ranks), PYTHONPATH=str(reader.folder))
         assert result.code == 0, result
         if stage == STAGES[4]:
@@ -79,8 +88,9 @@ def test_neighbours_train_the_same_weights(trained_with, one, other, ranks):
     assert all(torch.equal(tensor, theirs[1][name]) for name, tensor in ours[1].items())
 
 
-def test_two_ranks_count_each_test_image_once(trained_with, small_data):
-    found, weights = trained_with("04_ddp_torchrun")
+@pytest.mark.parametrize(("stage", "ranks"), [("01_baseline", 1), ("04_ddp_torchrun", 2)])
+def test_each_test_image_is_counted_once(trained_with, small_data, stage, ranks):
+    found, weights = trained_with(stage, ranks)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 5, padding=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
         torch.nn.Conv2d(16, 32, 5, padding=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
@@ -93,7 +103,6 @@ def test_two_ranks_count_each_test_image_once(trained_with, small_data):
     assert found[1] == right, "what is counted is what is saved"
 
 
-@pytest.mark.slow
 def test_killed_in_its_second_epoch_and_started_again_it_ends_the_same(trained_with, reader):
     process = reader.start(command("05_multinode"))
     wait_for((reader.folder / "snapshot.pt").exists)
@@ -111,7 +120,7 @@ def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch, stag
     seen = {}
 
     def join(backend, **options):
-        seen.update(options, backend=backend)
+        seen.update(options, backend=backend, seed=torch.initial_seed())
         raise InterruptedError("seen enough")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -123,4 +132,4 @@ def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch, stag
     with pytest.raises(InterruptedError):
         called(f"{stage}/minimal.py")
     own = torch.device("cuda", 1)
-    assert seen == {"backend": "nccl", "own": own, "device_id": own}
+    assert seen == {"backend": "nccl", "own": own, "device_id": own, "seed": 3}

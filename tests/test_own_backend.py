@@ -62,11 +62,13 @@ def on_both(rank, folder):
         for backend in ("gloo", "ring"):
             join(backend, rank, world_size, folder)
             found[f"{backend} {world_size}"] = train(8)
+            if backend == "ring":
+                with pytest.raises(RuntimeError, match="this ring can only add up"):
+                    dist.all_reduce(torch.ones(1), op=dist.ReduceOp.MAX)
             dist.destroy_process_group()
     torch.save(found, f"{folder}/{rank}.pt")
 
 
-@pytest.mark.slow
 def test_ddp_trains_over_it_as_over_gloo(tmp_path):
     """On 2 ranks bit for bit; more add up in another order, which float64 shows is all."""
     mp.spawn(on_both, (str(tmp_path),), nprocs=4)

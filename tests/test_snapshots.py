@@ -146,10 +146,13 @@ def test_killed_and_resumed_on_one_rank(alone, tmp_path, place):
     assert torch.equal(resume.weights_of(tmp_path / "killed", place), undisturbed)
 
 
-@pytest.mark.slow
 def test_the_newest_snapshot_of_all_nodes_is_taken(tmp_path):
     ranks = on_ranks(2, killed_ranks.resume_from_the_newest, tmp_path)
     assert ranks[0] == (7, 0.0) and ranks[1][0] == 7
+
+
+def test_a_signal_that_one_rank_gets_stops_all():
+    assert on_ranks(2, killed_ranks.stops) == [True, True]
 
 
 @pytest.mark.slow

@@ -202,6 +202,25 @@ def test_each_run_appends_its_line(reader, called, monkeypatch, little_data):
     assert [(record["seed"], record["hosts"]) for record in records] == [(0, 1), (1, 1)]
 
 
+def stop(*_):
+    raise InterruptedError("seen enough")
+
+
+@pytest.mark.parametrize("stage", STAGES[2:])
+def test_each_rank_draws_its_own_random_numbers(monkeypatch, stage):
+    """The model of the stages draws none in training, so no weights would show it."""
+    module = importlib.import_module(f"{stage}.train")
+    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dist, "get_rank", lambda: 3)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(module, "load_mnist", stop)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "5"])
+    with pytest.raises(InterruptedError):
+        module.train(module.parse_args(), CPU)
+    assert torch.initial_seed() == 8
+
+
 @pytest.mark.parametrize("stage", STAGES[3:])
 @pytest.mark.parametrize("local_rank", [0, 1])
 def test_a_rank_loads_joins_waits_and_trains(called, monkeypatch, stage, local_rank):
@@ -234,7 +253,9 @@ def test_two_devices_are_wrapped_in_dataparallel(
     monkeypatch.setattr(stage2, "DataParallel", lambda model: wrapped.append(model) or model)
     monkeypatch.chdir(reader.folder)
     stage2.train(stage2.parse_args(), CPU, devices)
+    (record,) = (reader.folder / "timings").glob("*.jsonl")
     assert len(wrapped) == wrappers
+    assert json.loads(record.read_text())["world_size"] == devices
 
 
 def test_the_learning_rate_goes_up_and_down_once(called, little_data):

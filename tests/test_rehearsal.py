@@ -48,7 +48,6 @@ def test_bad_input(reader):
 # ---------------------------------------------------------------- several_devices.py
 
 
-@pytest.mark.slow
 def test_a_model_over_several_devices(reader):
     nodes = [{"CUDA_VISIBLE_DEVICES": ""}] * 2
     result = reader.finish_all(reader.start_nodes("05_multinode/several_devices.py", 1, nodes))
