@@ -8,7 +8,8 @@
 # make lint        ruff, codespell, oxlint and shellcheck alone
 # make clean       remove what these targets have made, except data/
 #
-# The first call of a target makes .venv and installs what it needs. ARGS passes flags on:
+# The first call of a target makes .venv and installs what it needs. ARGS passes flags on, and then
+# the tests in doctor/tests are left out:
 # make demo ARGS="--only 01 03 -b 240"    make notebooks ARGS=03    make test ARGS="-k minimal"
 
 PYTHON ?= python3
@@ -50,10 +51,12 @@ lint: .venv/maintainer
 test: lint
 	@echo "== quick tests"
 	$(PYTEST) -m "not slow" -n 3 $(ARGS)
+	$(if $(ARGS),,cd doctor && ../$(PYTEST) --timeout 300 tests -m "not slow" -n 3)
 
 test-all: .venv/maintainer
 	@echo "== the tests that take longer"
 	$(PYTEST) -m slow -n 3 $(ARGS)
+	$(if $(ARGS),,cd doctor && ../$(PYTEST) --timeout 300 tests -m slow -n 3)
 
 gpu: .venv/maintainer
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu: PyTorch sees no GPU")'
@@ -65,7 +68,7 @@ gpu: .venv/maintainer
 	@echo "timings/ has it all. Please send it: \"You have GPUs\" in CONTRIBUTING.md says how."
 
 clean:
-	rm -rf .venv site timings checkpoints runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site timings checkpoints runs .pytest_cache doctor/.pytest_cache .ruff_cache .hypothesis
 
 # .venv/reader and .venv/maintainer are stamps: if younger than the requirements, all is installed.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c requirements/constraints.txt

@@ -437,7 +437,7 @@ def run_script(text, folder, address, doctor=False, change=None, seed=0):
     command += [f"--nproc-per-node={RANKS}", __file__, "--as-rank", str(script)]
     report = work / "doctor.json"
     if doctor:
-        before = [sys.executable, str(ROOT / "doctor"), "--json", str(report)]
+        before = [sys.executable, str(ROOT / "doctor"), "check", "--json", str(report)]
         command = [*before, f"--limit={TIMEOUT}", *command]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",

@@ -1,1 +1,1 @@
-"""The doctor as it lies in the checkout: the package is ddp_doctor, see docs/doctor.md."""
+"""The doctor as it lies in the checkout: the package is ddp_doctor, see README.md."""

@@ -38,9 +38,13 @@ NEEDS_HOSTS = pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.m
 
 
 def files(ending):
-    """The repository's files with this ending, without .venv, site/ and the like."""
-    found = [*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")]
-    return sorted(path for path in found if path.relative_to(ROOT).parts[0] != "site")
+    """The repository's files with this ending, without site/ and folders like .venv."""
+    found = []
+    for path in [*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")]:
+        folders = path.relative_to(ROOT).parts[:-1]
+        if "site" not in folders[:1] and not any(name.startswith(".") for name in folders):
+            found.append(path)
+    return sorted(found)
 
 
 def fenced(text):
@@ -74,7 +78,7 @@ class Reader:
 
     def __init__(self, folder, data):
         self.folder = folder
-        for name in (*STAGES, "benchmarks", "docs", "tools", "compare.py", "records.py"):
+        for name in (*STAGES, "benchmarks", "docs", "doctor", "tools", "compare.py", "records.py"):
             (folder / name).symlink_to(ROOT / name)
         bin_folder = Path(sys.executable).parent  # python and torchrun are those of the tests
         self.env = os.environ | {

@@ -120,7 +120,7 @@ def test_rank_0_that_stops_alone_does_not_end_well(reader):
 
 def test_preflight_finds_the_gpus_sound(reader):
     data = reader.env["MNIST_ROOT"]
-    line = f"{ALL} 05_multinode/rehearsal/preflight.py --timeout 100 --data {data}"
+    line = f"{ALL} doctor preflight --timeout 100 --data {data}"
     result = reader.run(line, timeout=280)
     assert result.code == 0 and "preflight: all checks pass" in result.out, result
 

@@ -11,8 +11,8 @@
 #     RANKS         on this node (its GPUs; 1 without)
 #     MAX_RESTARTS  how often all ranks are started again after one has failed (3)
 #     LOCAL_ADDR    this node's address, where the others cannot resolve its name
-#     SCRIPT        in the place of train.py: MAX_RESTARTS=0 SCRIPT=rehearsal/preflight.py checks
-#                   whether the nodes are ready
+#     SCRIPT        in the place of train.py. SCRIPT=../doctor MAX_RESTARTS=0, with preflight as the
+#                   flag, checks whether the nodes are ready
 set -euo pipefail
 
 fail() {
@@ -53,7 +53,7 @@ check RANKS "${RANKS=$((gpus > 0 ? gpus : 1))}" 1 99999
 
 here=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=${SCRIPT:-train.py}
-[ -f "${here%/launch}/$script" ] || fail "SCRIPT: there is no $script in ${here%/launch}"
+[ -e "${here%/launch}/$script" ] || fail "SCRIPT: there is no $script in ${here%/launch}"
 # Restarted ranks meet again, at an address that rank 0 publishes. Without this variable they may read
 # the one of the attempt before, and find nobody there.
 command=(env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONUNBUFFERED=1)

@@ -30,7 +30,7 @@ if SITE_URL:
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 source_suffix |= dict.fromkeys((".py", ".diff", ".sh", ".sbatch", ".yaml"), "script")
-exclude_patterns = [".*", "tests", "notebooks/source", "docs/site"]
+exclude_patterns = [".*", "doctor/.*", "tests", "notebooks/source", "docs/site"]
 # No page leads to these.
 exclude_patterns += ["notebooks/lesson", "notebooks/pictures", "benchmarks/recorders"]
 exclude_patterns += ["site", "data", "timings", "checkpoints", "runs"]  # what make leaves

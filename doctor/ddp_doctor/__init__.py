@@ -1,10 +1,7 @@
-"""Runs a data-parallel script unchanged, watches its ranks, and says what they did: docs/doctor.md.
+"""Watches the ranks of a data-parallel script, and names its silent mistakes.
 
-Read record.py (what a rank writes down), watch.py (where PyTorch can be watched), judge.py (one
-function per finding; judge_data.py and judge_run.py have more), launch.py (the command), report.py
-(the words). With --speed these are watch_speed.py, twin.py (the second run), judge_speed.py and
-speed.py.
+README.md of the folder above says in which order to read the files.
 """
 
-VERSION = "0.1"
+VERSION = "0.2"
 TRIED = "2.14"  # PyTorch's versions with which the doctor's tests have run

@@ -1,91 +1,226 @@
-"""Is my data-parallel script right? Runs it unchanged, compares its ranks, names what is wrong.
-
-    ddp-doctor torchrun --standalone --nproc-per-node 2 train.py --epochs 2
-    ddp-doctor --json one.json torchrun --nproc-per-node 1 train.py
-    ddp-doctor --alone one.json torchrun ...   # does the batch grow with the ranks?
-
-Any command that starts Python works: torchrun, a script with mp.spawn, accelerate launch, srun on
-one node, bash -c with one line per rank. Take two short epochs. The exit code is 1 if something is
-wrong, 2 if the doctor could not look or not to the end, and 0 otherwise.
-"""
+"""The command line. Each verb has a parser and a function of its own."""
 
 import argparse
+import difflib
 import json
 import os
-import signal
+import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from . import TRIED, VERSION, judge, judge_data, judge_run, speed  # noqa: F401
-from .case import JUDGES, Case
-from .launch import SIGNALS, START, observe
-from .report import as_json, exit_code, show
+from . import TRIED, VERSION, report, speed
+from .diagnose import diagnose
+from .findings import FINDINGS
+from .launch import START, catch_signals, observe
+from .run import build
+
+HELP = """The doctor for data-parallel PyTorch scripts: before, during and after a run.
+
+    ddp-doctor check torchrun --nproc-per-node 2 train.py    is it right? names mistakes by line
+    ddp-doctor speed torchrun --nproc-per-node 2 train.py    why is it slow? names costs by line
+    torchrun ... -m ddp_doctor preflight                     are these nodes ready for a job?
+
+ddp-doctor VERB --help says more, and ddp-doctor --version which versions of PyTorch were tried.
+"""
+CHECK = """Is my data-parallel script right?
+
+    ddp-doctor check torchrun --standalone --nproc-per-node 2 train.py --epochs 2
+
+Runs the command unchanged, compares what its ranks do, and names each mistake with its line. Any
+command that starts Python works: torchrun, python for a script with mp.spawn, accelerate launch,
+srun on one node, bash -c with one line per rank. Take two ranks and two short epochs.
+
+The exit code is 1 if something is wrong, 2 if the doctor could not look or not to the end, and 0
+otherwise. To see whether the batch grows with the ranks:
+
+    ddp-doctor check --json one.json torchrun --standalone --nproc-per-node 1 train.py
+    ddp-doctor check --alone one.json torchrun --standalone --nproc-per-node 2 train.py
+
+ddp-doctor check --list prints all findings.
+"""
+SPEED = """Why is my data-parallel script slow?
+
+    ddp-doctor speed torchrun --standalone --nproc-per-node 2 train.py
+
+Runs the command unchanged, shows where the time of a step goes on each rank, and names what costs
+most with its line. Take a hundred steps or more, and close other programs.
+
+The exit code is 2 if the command fails or makes too few steps, and 0 otherwise. What one rank alone
+would take, and so the efficiency, needs two runs:
+
+    ddp-doctor speed --json one.json torchrun --standalone --nproc-per-node 1 train.py
+    ddp-doctor speed --alone one.json torchrun --standalone --nproc-per-node 2 train.py
+"""
+PREFLIGHT = r"""Before a job: do the nodes agree, and is an all-reduce between them right and fast?
+
+Start it on every node with the job's own torchrun line, in place of the script:
+
+    torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
+        --rdzv-endpoint host0:29500 -m ddp_doctor preflight
+
+Rank 0 prints a line for each check. The exit code is 0 if all pass, 1 if one has failed, and 2 for
+bad input. To measure a network of GPUs in detail, run nccl-tests (github.com/NVIDIA/nccl-tests).
+"""
+NEEDED = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
 
 
-def main():
-    args = parse_args()
-    for number in SIGNALS:  # the ranks are ended in any case
-        signal.signal(number, signal.default_int_handler)
-    try:
-        if args.speed:
-            return speed.main(args)
-        case = Case(observe(args.command, args.patience, args.limit), args.ignore)
-    except OSError as error:
-        return refuse(f"{args.command[0]} cannot be started: {error.strerror}")
-    except KeyboardInterrupt:
-        return refuse("interrupted before the ranks were started")
-    case.alone = args.alone or {}
-    found = diagnose(case)
-    if args.json:
-        Path(args.json).write_text(json.dumps(as_json(case, found), indent=1) + "\n")
-    show(case, found)
-    return exit_code(case, found)
+class Parser(argparse.ArgumentParser):
+    """Reports bad input in one line, without the usage."""
+
+    def error(self, message):
+        refuse(f"error: {message}")
 
 
 def refuse(message):
     print(f"ddp-doctor: {message}", file=sys.stderr)
-    return 2
+    sys.exit(2)
 
 
-def diagnose(case):
-    """All findings: the certain ones first, a cause before its effect; judges that fail by name."""
-    for judge_one in [one for one in JUDGES if len(case.ranks) >= one.ranks]:
-        try:
-            case.found += judge_one(case)
-        except Exception as error:
-            case.failed.append(f"{judge_one.key}: {error!r}")
-    found = [one for one in case.found if one.key not in case.ignored]
-    return sorted(found, key=lambda one: (one.severity != "wrong", one.key == "weights-differ"))
+def main():
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help"):
+        print(HELP.strip(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"ddp-doctor {VERSION}, tried with PyTorch {TRIED}")
+        return 0
+    if words[0] not in VERBS:
+        refuse(f"error: {meant(words)}")
+    return VERBS[words[0]](words[1:])
 
 
-def parse_args():
-    style = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = argparse.ArgumentParser(prog="ddp-doctor", **style)
-    version = f"ddp-doctor {VERSION}, tried with PyTorch {TRIED}"
-    parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("--patience", type=float, default=8, help="seconds all ranks may wait (8)")
-    parser.add_argument("--limit", type=float, default=900, help="seconds for the command (900)")
-    parser.add_argument("--alone", metavar="FILE", help="compare with one rank, a --json file")
-    parser.add_argument("--speed", action="store_true", help="where does the time go? (speed.md)")
-    parser.add_argument("--picture", metavar="FILE", help="--speed: draw a bar per rank")
-    parser.add_argument("--json", metavar="FILE", help="write the findings to this file, too")
+def meant(words):
+    """One line for a command without a verb: the same with the verb that was meant."""
+    if words[0] == "explain":
+        return "explain is not there yet"
+    alike = difflib.get_close_matches(words[0], VERBS, n=1)
+    if alike:
+        rest = words[1:]
+        verb = alike[0]
+    else:
+        verb = "speed" if "--speed" in words or "--picture" in words else "check"
+        rest = [word for word in words if word != "--speed"]
+    return f"a verb is missing: ddp-doctor {verb} {shlex.join(rest)}"
+
+
+# ------------------------------------------------------------------ check and speed
+
+
+def check(words):
+    if words == ["--list"]:
+        report.show_all_findings()
+        return 0
+    parser = command_parser("check", CHECK)
     ignore = {"action": "append", "default": [], "metavar": "KEY"}
     parser.add_argument("--ignore", **ignore, help="leave this finding out: it is meant")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="as you start your script")
-    args = parser.parse_args()
+    args = parse(parser, words)
+    for key in args.ignore:
+        if key not in FINDINGS:
+            parser.error(f"--ignore {key}: there is no such finding")
+    run = watch(args, args.alone.get("facts"))
+    all_found, failed = diagnose(run)
+    found = [one for one in all_found if one.key not in args.ignore]
+    ignored = [one.key for one in all_found if one.key in args.ignore]
+    if args.json:
+        report.write(args.json, report.as_json(run, found, ignored, failed))
+    report.show(run, found, ignored, failed)
+    return report.exit_code(run, found)
+
+
+def time_steps(words):
+    parser = command_parser("speed", SPEED)
+    parser.add_argument("--picture", metavar="FILE", help="draw a bar per rank, with matplotlib")
+    args = parse(parser, words)
+    if args.picture and not find_spec("matplotlib"):
+        parser.error("--picture: install matplotlib first")
+    run = watch(args, args.alone.get("facts"), speed=True)
+    figures = speed.measure(run)
+    code = 0 if figures and run.ended_well else 2
+    if args.json:
+        whole = {"exit": code, "command": {"code": run.code, "end": run.end}}
+        whole["ranks"] = len(run.ranks)
+        whole["facts"] = {"sentence": report.sentence(run), **report.facts(run)}
+        whole["speed"] = figures
+        report.write(args.json, whole)
+    report.print_text(report.sentence(run), before="\n")
+    speed.show(run, args.alone.get("speed"))
+    if args.picture and figures:
+        speed.draw(figures, args.picture)
+    return code
+
+
+def watch(args, alone, speed=False):
+    """Run the command -> a Run."""
+    catch_signals()
+    try:
+        code, end, processes = observe(args.command, args.patience, args.limit, speed)
+    except OSError as error:
+        refuse(f"{args.command[0]} cannot be started: {error.strerror}")
+    except KeyboardInterrupt:
+        refuse("interrupted before the ranks were started")
+    return build(code, end, processes, alone)
+
+
+def command_parser(verb, text):
+    style = argparse.RawDescriptionHelpFormatter
+    usage = f"ddp-doctor {verb} [options] COMMAND ..."
+    parser = Parser(f"ddp-doctor {verb}", usage, text, formatter_class=style)
+    add = parser.add_argument
+    add("--patience", type=float, default=8, help="seconds that all ranks may wait (8)")
+    add("--limit", type=float, default=900, help="seconds that the command may take (900)")
+    add("--json", metavar="FILE", help="write everything to this file, too")
+    add("--alone", metavar="FILE", help="compare with one rank: a file that --json wrote")
+    add("command", nargs=argparse.REMAINDER, help="as you start your script")
+    return parser
+
+
+def parse(parser, words):
+    args = parser.parse_args(words)
     if not os.path.isdir(START):
         parser.error("a zip file cannot be put on PYTHONPATH for the ranks: unpack it")
     if not args.command:
-        parser.error("name a command: ddp-doctor torchrun --nproc-per-node 2 train.py")
-    if args.alone:
-        try:
-            args.alone = json.loads(Path(args.alone).read_text())["facts"]
-        except (OSError, ValueError, KeyError, TypeError):
-            parser.error(f"--alone {args.alone}: this is no file that --json has written")
-    if unknown := set(args.ignore) - {one.key for one in JUDGES}:
-        parser.error(f"--ignore {min(unknown)}: there is no such finding")
+        parser.error(f"name a command: {parser.prog} torchrun --nproc-per-node 2 train.py")
+    args.alone = load_alone(parser, args.alone) if args.alone else {}
     return args
 
+
+def load_alone(parser, path):
+    try:
+        alone = json.loads(Path(path).read_text())
+        needed = alone["facts"]["steps"] if parser.prog.endswith("check") else alone["speed"]
+    except (OSError, ValueError, KeyError, TypeError):
+        needed = None
+    if not needed:
+        parser.error(f"--alone {path}: no file that {parser.prog} --json wrote after some steps")
+    return alone
+
+
+# ------------------------------------------------------------------ preflight
+
+
+def preflight(words):
+    style = argparse.RawDescriptionHelpFormatter
+    parser = Parser("ddp-doctor preflight", description=PREFLIGHT, formatter_class=style)
+    add = parser.add_argument
+    add("--data", type=Path, metavar="FOLDER", help="compare all files in it, too")
+    add("--device", choices=("cpu", "cuda"), help="what ranks run on (cuda if there is a GPU)")
+    add("--timeout", type=int, default=30, help="seconds that ranks wait (30)")
+    args = parser.parse_args(words)
+    if not 1 <= args.timeout <= 600:
+        parser.error(f"--timeout {args.timeout}: from 1 to 600")
+    missing = [name for name in NEEDED if name not in os.environ]
+    if missing:
+        parser.error(f"start it with torchrun: {', '.join(missing)} not set")
+    # Our lines name the fault. PyTorch would add pages of C++ frames, and reads this at its import.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    from . import preflight as checks  # it imports torch, which takes seconds
+
+    return checks.main(args)
+
+
+# A verb gets the words after it, and returns the exit code. `explain FILE` will be the fourth.
+VERBS = {"check": check, "speed": time_steps, "preflight": preflight}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,230 +1,549 @@
-"""Data and evaluation: which samples did which rank see, and were results brought together?"""
+"""Data and evaluation: which rank saw which samples, and were results brought together?"""
 
+import re
 from collections import Counter
 
-from .case import differing, finds, one_of, short
+from .digits import NUMBER
+from .events import Backward, Collective, Drew, Parameters, Printed, Read, Seeded, Sent, Wrote
+from .findings import Finding, per_rank, short
+from .judge_printing import EACH_RANK_CALLS, OWN
+
+BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")
 
 
-def together(case, trained, one_set=True):
-    """[(rank 0's epoch, rank 1's, ...), ...]: the n-th whole epoch of a loader on every rank."""
-    epochs = [[e for e in r.epochs(trained) if e["indices"]] for r in case.ranks]
-    if trained and sliced(case):
-        return
-    for at in dict.fromkeys(e["at"] for e in epochs[0]):
-        for group in case.paired([[e for e in own if e["at"] == at] for own in epochs]):
-            if len({e["data"] for e in group}) == 1 or not one_set:
-                yield group
+def trained(epoch):
+    return epoch.trained
 
 
-def sliced(case):
-    """Do ranks read the same batches, and does each compute on a part of its own?"""
-    steps = [list(ranks.values()) for _, _, own in case.joint() for _, ranks in own]
-    steps = [own for own in steps if all(0 < s["samples"] < s["read"] for s in own)]
-    return any(len({str(s.get("inputs")) for s in own}) == len(own) > 1 for own in steps)
+def evaluates(epoch):
+    return epoch.evaluates
 
 
-def divided(epochs):
-    return all(e["sampler"]["type"] == "DistributedSampler" for e in epochs)
+def of_one_set(epochs):
+    """Indices can be compared if all ranks have the same data."""
+    return len({epoch.began.data for epoch in epochs}) == 1
 
 
-def counted(epochs):
-    """{number of a sample: how many ranks took it}"""
-    return Counter(i for e in epochs for i in e["indices"])
+def sets_of(epochs):
+    return [set(epoch.indices) for epoch in epochs]
 
 
-def fed(case):
-    """Where no loader tells: per step, each rank's samples as DDP got them, or its losses."""
-    known = any(e["indices"] for rank in case.ranks for e in rank.epochs(True))
-    sharded = [own for key, own in case.steps.items() if case.optimizers[key]["by_rows"]]
-    for steps in [] if known else [*(own for _, _, own in case.joint()), *sharded]:
-        ranks = [list(own.values()) for _, own in steps]
-        for what in ("inputs", "loss"):
-            rows = [[s.get(what) or [p.get(what) for p in s["passes"]] for s in r] for r in ranks]
-            rows = [row for row in rows if all(own and all(own) for own in row)]
-            if len(rows) > 2:
-                return one_of(steps[0][1])["at"], rows
-    return "?", []
+def shared_in_batches(epochs):
+    """Of the samples in a rank's n-th batch: which part do the n-th batches of all ranks share?"""
+    shared = 0
+    count = 0
+    for batches in zip(*(epoch.batches for epoch in epochs)):
+        samples = [set(batch.indices) for batch in batches]
+        shared += len(set.intersection(*samples))
+        count += min(map(len, samples))
+    return shared / max(count, 1)
 
 
-@finds("same-order", "corrections.md#data-and-random-numbers", "01_same_order")
-def judge_order(case):
-    """Without sampler.set_epoch(epoch) every epoch repeats the batches of the first."""
-    own = [e for e in case.ranks[0].epochs(True) if divided([e]) and e["sampler"]["shuffle"]]
-    for loader in {e["loader"] for e in own}:
-        epochs = [e for e in own if e["loader"] == loader]
-        numbers = {e["sampler"]["epoch"] for e in epochs}
-        if len(epochs) > 1 and len(numbers) == 1 and len({e["order"] for e in epochs}) == 1:
-            text = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
-            yield epochs[0]["at"], f"{text}: the sampler's epoch stayed {numbers.pop()}", ""
-    at, rows = fed(case)
-    first = [row[0] for row in rows]  # of rank 0
-    period = next((n for n in range(3, len(first) // 2 + 1) if first[n] == first[0]), 0)
-    whole = first and first[0] == first[-1] == first[1]  # all the data in each step
-    if period and not whole and all(a == b for a, b in zip(first, first[period:])):
-        text = f"rank 0 gave DDP the same batches again, in the same order, after {period} steps"
-        yield at, text, "the order of the data is meant to be fixed"
+def averages(run, rank, epoch):
+    """Are gradients averaged while this epoch is read, by DDP or by the script?"""
+    first = epoch.batches[0].when.passes
+    last = epoch.batches[-1].when.passes
+    for event in rank.all(Backward):
+        if event.averages and first <= event.when.passes <= last:
+            return True
+    return any(optimizer.averaged_by_script for optimizer in run.optimizers)
 
 
-@finds("same-data", "adapt.md#step-by-step")
-def judge_same_data(case):
-    """Each rank should train on its own part of an epoch: otherwise more ranks save no time."""
-    for epochs in together(case, True):
-        sets = [set(e["indices"]) for e in epochs]
-        union = set.union(*sets)
-        if min(map(len, sets)) < 0.9 * len(union) or len(union) < 2 * len(sets):
+def takes_a_part(team):
+    """In most steps all ranks read the same batches, and each computes on a part of its own."""
+    steps = 0
+    divided = 0
+    for works in zip(*(rank.steps for rank in team)):
+        if not all(work.forwards for work in works):
             continue
-        same = len({e["order"] for e in epochs}) == 1
-        sure = same and all(e["stock"] and e["synced"] for e in epochs)
-        sampler = epochs[0]["sampler"]["type"]
-        seen = f"in an epoch every rank trained on the same {len(union)} samples ({sampler})"
-        yield epochs[0]["at"], seen, "" if sure else "each rank is to pass over all of them"
-    at, rows = fed(case)
-    if rows and all(own == row[0] for row in rows for own in row):
-        text = f"in all {len(rows)} steps looked at every rank had the same inputs or loss"
-        yield at, text, "the data are made up"
+        steps += 1
+        parts = [0 < work.forwards[0].samples < work.read for work in works]
+        inputs = {work.forwards[0].inputs for work in works}
+        if all(parts) and len(inputs) == len(team):
+            divided += 1
+    return divided > steps / 2
 
 
-@finds("split-differs", "checklist.md#review-your-script")
-def judge_split(case):
-    """DistributedSampler divides positions: all ranks have to divide one order of one data set."""
-    for epochs in [*together(case, True, False), *together(case, False, False)]:
-        first, at = epochs[0]["sampler"], epochs[0]["at"]
-        if not divided(epochs) or first["num_replicas"] != len(case.ranks):
+# ------------------------------------------------------------------ the ranks' parts
+
+
+def same_data(run):
+    """Each rank's epoch has almost all samples that any rank of its team saw."""
+    for team in run.teams:
+        if takes_a_part(team):
             continue
-        for name in [name for name in first if name != "rank"]:
-            values = [e["sampler"][name] for e in epochs]
-            if len(set(map(str, values))) > 1:
-                yield at, f"the ranks' samplers differ in {name}: {case.per_rank(values)}", ""
-        subsets = len({str(e["chain"]) for e in epochs}) > 1
-        if subsets or len({e["data"] for e in epochs}) > 1:
-            text = "each rank has another subset or order of the data, and its sampler divides that"
-            yield at, text, "" if subsets else "each rank makes up its data"
+        for epochs in run.meetings(team, trained):
+            sets = sets_of(epochs)
+            count = len(set.union(*sets))
+            # With few samples two ranks may meet the same ones by chance.
+            if min(map(len, sets)) < 0.9 * count or count < 2 * len(sets):
+                continue
+            if not of_one_set(epochs):
+                continue
+            same_order = all(epoch.indices == epochs[0].indices for epoch in epochs)
+            if not same_order and is_repeated(epochs):
+                continue
+            # Without an average each rank may train a model of its own, on the same data.
+            certain = same_order and epochs[0].began.stock
+            certain = certain and any(event.averages for event in team[0].all(Backward))
+            sampler = epochs[0].began.sampler
+            yield Finding(
+                "same-data",
+                epochs[0].began.at,
+                seen=f"in an epoch every rank trained on the same {count} samples ({sampler})",
+                fine="" if certain else "each rank is to pass over all of them",
+            )
+        yield from same_beginning(run, team)
+    yield from same_inputs(run)
 
 
-@finds("samples-missing", "uneven_inputs.md")
-def judge_missing(case):
-    """Together the ranks should see each sample of an epoch once."""
-    for epochs in [] if case.has("same-data", "split-differs") else together(case, True):
-        first, counts = epochs[0], counted(epochs)
-        drawn = any(e["count"] > 1.1 * len(set(e["indices"])) for e in epochs)  # with replacement
-        if drawn or not first["synced"]:
+def same_beginning(run, team):
+    """An epoch that was left early, as by a framework that counts steps: the batches so far."""
+    for epochs in run.meetings(team, trained, whole=False):
+        count = min(len(epoch.batches) for epoch in epochs)
+        starts = []
+        for epoch in epochs:
+            starts.append([batch.indices for batch in epoch.batches[:count]])
+        samples = {index for batch in starts[0] for index in batch}
+        if count < 4 or len(samples) < 8 or not of_one_set(epochs):
             continue
-        replicas = first["sampler"]["num_replicas"]
-        averaged = max((name.count(",") + 1 for name in case.groups), default=replicas)
-        if divided(epochs) and replicas > averaged:
-            text = f"the sampler divides the data among {replicas} ranks, and {averaged} average"
-            yield first["at"], f"{text} their gradients", "others have the rest"
-        twice = sum(n > 1 for n in counts.values())
-        if twice > len(epochs) * (max(e["count"] / e["delivered"] for e in epochs) + 1):
-            text = f"in an epoch {twice} of {len(counts)} samples were seen more than once"
-            yield first["at"], text, "each rank draws its samples by itself"
-
-
-@finds("same-worker-seeds", "messages.md#the-same-random-numbers-in-every-dataloader-worker")
-def judge_workers(case):
-    """A rank's generator seeds its workers: with one seed on all ranks, they draw alike."""
-    others = [worker for rank in case.ranks[1:] for worker in rank.all("worker")]
-    for worker in case.ranks[0].all("worker"):
-        same = [other for other in others if worker["drew"].items() & other["drew"].items()]
-        if same:
-            drew = f"one of another rank draw the same numbers ({short(worker['drew'])})"
-            yield (
-                worker["at"],
-                f"worker {worker['number']} of rank 0's loader and {drew}",
-                "that is meant",
+        if all(start == starts[0] for start in starts):
+            yield Finding(
+                "same-data",
+                epochs[0].began.at,
+                seen=f"in {count} batches every rank trained on the same {len(samples)} samples",
+                fine="each rank is to pass over all of them",
             )
 
 
-def until_training(case, epochs, *kinds):
-    """What each rank did from the beginning of an evaluation until training went on."""
-    rows = zip(case.ranks, epochs)
-    return [[e for e in rank.all(*kinds) if e["phase"] == own["phase"]] for rank, own in rows]
+def is_repeated(epochs):
+    """Repeated augmentation: in one step two ranks have a sample, in two augmentations.
+
+    Ranks that shuffle all data by themselves share samples by chance, in large batches many.
+    """
+    by_chance = 1 / len(epochs[0].batches)
+    return shared_in_batches(epochs) > max(0.4, 3 * by_chance)
 
 
-def evaluations(case):
-    return [epochs for epochs in together(case, False) if not any(e["grad"] for e in epochs)]
+def inputs_of(rank):
+    """Where no loader tells: per step, the fingerprint of what DDP got."""
+    return [work.forwards[0].inputs for work in rank.steps if work.forwards]
 
 
-@finds("padded-evaluation", "uneven_inputs.md", "02_padded_accuracy")
-def judge_padding(case):
-    """Samplers repeat samples until all ranks have equally many (Accelerate's: whole batches)."""
-    for epochs in evaluations(case):
-        counts = counted(epochs)
-        done = until_training(case, epochs, "added", "gathered", "trimmed")
-        results = {e["kind"] for own in done for e in own}
-        extra = counts.total() - len(counts)
-        same_split = len({str(e["chain"]) for e in epochs}) == 1
-        parts = all(len(set(e["indices"])) < len(counts) for e in epochs)
-        batch = max(-(-e["count"] // e["delivered"]) for e in epochs)
-        padded = parts and same_split and 0 < extra < len(epochs) * batch
-        if padded and results and "trimmed" not in results:
-            twice = sorted(i for i, n in counts.items() if n > 1)
-            which = f"samples {short(twice)} were" if len(twice) > 1 else f"sample {twice[0]} was"
-            text = f"{counts.total()} samples were evaluated, but there are {len(counts)}: {which}"
-            fine = "what is double is cut off after gathering" if "gathered" in results else ""
-            yield epochs[0]["at"], f"{text} evaluated twice", fine
+def losses_of(rank):
+    """Where DDP does not compute either, as with FSDP: the losses of each step."""
+    rows = []
+    for work in rank.steps:
+        rows.append(tuple(event.loss for event in work.backwards))
+    return rows
 
 
-@finds("part-of-evaluation", "corrections.md#testing-and-collectives")
-def judge_parts(case):
-    """Each rank's figure is that of its part: add up the counts with all_reduce."""
-    for epochs in evaluations(case):
-        parts = max(len(set(e["indices"])) for e in epochs) < 0.9 * len(counted(epochs))
-        kept = all(until_training(case, epochs, "sent"))  # each rank's results are kept apart
-        added = any(until_training(case, epochs, "added", "gathered"))
-        if parts and not kept and not added:
-            each = case.per_rank(e["count"] for e in epochs)
-            seen = f"the ranks evaluated parts ({each} samples), and nothing was added up"
-            yield epochs[0]["at"], seen, "they are used one by one, or added later"
-    others = {e["at"] for rank in case.ranks[1:] for e in rank.all("epoch")}
-    own = [e for e in case.ranks[0].epochs(False) if not e["grad"] and divided([e])]
-    for e in [e for e in own if e["at"] not in others and e["sampler"]["num_replicas"] > 1]:
-        text = f"only rank 0 evaluates, and its sampler gives it a part, {e['count']} samples"
-        yield e["at"], text, "a part is enough"
+def trains_together(run):
+    """Do the ranks train one model, in parts (FSDP) or by an average that the script makes?"""
+    if any(not event.plain for event in run.all(Parameters)):
+        return True
+    return any(optimizer.is_joint for optimizer in run.optimizers)
 
 
-@finds("mean-of-means", "questions.md#metrics-and-losses")
-def judge_means(case):
-    """A rank with fewer samples gets the same weight: add right answers and counts, then divide."""
-    for epochs in evaluations(case):
-        counts, reduced = [e["count"] for e in epochs], until_training(case, epochs, "reduced")
-        rows = [[e["value"] for e in own] for own in reduced]
-        counted = any(count in row for count, row in zip(counts, rows))
-        unequal = len(set(counts)) > 1 and len(set(map(len, rows))) == 1 and not counted
-        for means in zip(*rows) if unequal else ():
-            for scale in (1, 100):  # is it so many of the rank's samples, in percent perhaps?
-                hits = [mean * count / scale for mean, count in zip(means, counts)]
-                if any(mean % 1 for mean in means) and all(abs(n - round(n)) < 0.01 for n in hits):
-                    each = case.per_rank(f"{m:.4} of {c} samples" for m, c in zip(means, counts))
-                    text = f"means of unequal counts were added up ({each}), over all it is"
-                    text += f" {scale * sum(hits) / sum(counts):.4}"
-                    yield epochs[0]["at"], text, "they were weighed by the counts"
+def is_known_by_loader(run):
+    return any(epoch.trained and epoch.indices for epoch in run.ranks[0].epochs)
 
 
-def evaluated(rank):
-    """The models whose results were added, each with the orders of the samples that it got."""
-    sums = {e["phase"]: e["reading"] for e in rank.all("evaluation")}
-    for event in [e for e in rank.all("evaluated") if e["phase"] in sums]:
-        epochs = [e for e in rank.all("epoch") if e["phase"] == event["phase"]]
-        orders = [e["order"] for e in epochs if not e["backwards"]]
-        yield {**event, "orders": orders, "reading": sums[event["phase"]]}
+def same_inputs(run):
+    for team in run.teams if not is_known_by_loader(run) else ():
+        met = list(zip(*(inputs_of(rank) for rank in team)))
+        same = [inputs for inputs in met if len(set(inputs)) == 1 and inputs[0] != -1]
+        # One or two equal inputs may be a test of the shapes.
+        if len(team) > 1 and len(met) > 2 and len(same) == len(met):
+            yield Finding(
+                "same-data",
+                team[0].steps[0].forwards[0].at,
+                seen=f"in all {len(met)} steps looked at DDP got the same inputs on every rank",
+                fine="the data are made up",
+            )
+        if not met and len(team) > 1 and trains_together(run):
+            yield from same_losses(team)
 
 
-@finds("buffers-differ", "corrections.md#gradients-and-weights", "16_batchnorm_of_rank")
-def judge_buffers(case):
-    """Each rank evaluates a model of its own, not the one that is saved: broadcast before."""
-    for group in case.paired([list(evaluated(rank)) for rank in case.ranks]):
-        own, names = group[0]["own"], group[0]["names"]
-        differ = [names[i] for i in differing(dict(enumerate(group)), "state")]
-        if differ and all(e["names"] == names for e in group):
-            orders = [str(e["orders"]) for e in group]
-            unseen = orders[0] == "[]" and not group[0]["reading"]  # they came from no loader
-            most = own or len(differ) > len(names) / 2  # not a rank's head
-            parts = (len(set(orders)) > 1 or unseen) and any(case.joint()) and most
-            seen = f"the ranks added results of different buffers or weights ({short(differ, 2)})"
-            fine = "one rank's result is used, or each has its own model"
-            yield group[0]["at"], seen, "" if parts else fine
-    for group in case.paired([r.all("other") for r in case.ranks]):
-        if len({str(e["state"]) for e in group}) > 1 and len({e["at"] for e in group}) == 1:
-            text = "next to the trained model another computes, whose weights differ between ranks"
-            yield group[0]["at"], text, "each rank is meant to have its own"
+def same_losses(team):
+    rows = list(zip(*(losses_of(rank) for rank in team)))
+    rows = [losses for losses in rows if losses[0] and None not in losses[0]]
+    if len(rows) > 2 and all(len(set(losses)) == 1 for losses in rows):
+        yield Finding(
+            "same-data",
+            team[0].steps[0].step.at,
+            seen=f"in all {len(rows)} steps looked at every rank had the same loss",
+            fine="the data are made up, or the ranks compute parts of one model",
+        )
+
+
+def different_split(run):
+    """A sampler divides positions: do all ranks' samplers divide one order of one data set?"""
+    for team in run.teams:
+        for epochs in run.meetings(team, lambda epoch: True):
+            began = [epoch.began for epoch in epochs]
+            if any(event.parts != len(team) for event in began):
+                continue
+            # Another sampler with parts may mean something else by its numbers.
+            known = began[0].sampler == "DistributedSampler"
+            for name in ("epoch", "seed", "shuffle"):
+                values = [event.settings.get(name) for event in began]
+                if len(set(values)) > 1:
+                    each = per_rank(team, values)
+                    yield Finding(
+                        "split-differs",
+                        began[0].at,
+                        seen=f"the ranks' samplers differ in {name}: {each}",
+                        fine="" if known else "this sampler needs that",
+                    )
+            subsets = {event.subset for event in began}
+            if len(subsets) > 1 or not of_one_set(epochs):
+                yield Finding(
+                    "split-differs",
+                    began[0].at,
+                    seen="the sampler of each rank divides another subset or order of the data",
+                    fine="" if known and len(subsets) > 1 else "each rank makes up its data",
+                )
+
+
+def missing_samples(run):
+    """Some samples were seen by several ranks of a team, so others by none."""
+    if list(same_data(run)) or list(different_split(run)):
+        return  # they explain it
+    for team in run.teams:
+        for epochs in run.meetings(team, trained):
+            at = epochs[0].began.at
+            parts = epochs[0].began.parts
+            # Without an average each rank trains a model of its own, and takes what it wants.
+            if not averages(run, team[0], epochs[0]):
+                continue
+            if parts > len(team):
+                yield Finding(
+                    "samples-missing",
+                    at,
+                    seen=f"the sampler divides among {parts} ranks, and {len(team)} average",
+                    fine="others have the rest",
+                )
+            counts = Counter()
+            replaced = False
+            for epoch in epochs:
+                samples = set(epoch.indices)
+                counts.update(samples)
+                # Drawn with replacement: a weighted sampler takes samples twice on purpose.
+                replaced |= len(epoch.indices) > 1.1 * len(samples)
+            twice = [index for index, count in counts.items() if count > 1]
+            # Samplers fill up the last batch of each rank with samples that were there before.
+            filled_up = len(team) * (len(epochs[0].batches[0].indices) + 1)
+            comparable = of_one_set(epochs) and not replaced and not is_repeated(epochs)
+            if comparable and len(twice) > filled_up:
+                yield Finding(
+                    "samples-missing",
+                    at,
+                    seen=f"in an epoch {len(twice)} of {len(counts)} samples were seen twice",
+                    fine="each rank draws its samples by itself",
+                )
+
+
+def same_order(run):
+    """Two epochs of a sampler that shuffles have one order."""
+    lines = {}
+    for epoch in run.ranks[0].epochs:
+        shuffles = epoch.began.settings.get("shuffle") == "True"
+        if epoch.trained and epoch.whole and epoch.indices and shuffles:
+            lines.setdefault(epoch.began.at, []).append(epoch)
+    for at, epochs in lines.items():
+        orders = {tuple(epoch.indices) for epoch in epochs}
+        numbers = {epoch.began.settings.get("epoch") for epoch in epochs}
+        if len(epochs) > 1 and len(orders) == len(numbers) == 1:
+            seen = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
+            yield Finding(
+                "same-order",
+                at,
+                seen=f"{seen}: the sampler's epoch stayed {min(numbers)}",
+            )
+    if not is_known_by_loader(run):
+        yield from repeated_inputs(run.ranks[0])
+
+
+def repeated_inputs(rank):
+    inputs = inputs_of(rank)
+    for period in range(3, len(inputs) // 2 + 1):
+        # A run that has all its data in one batch repeats it rightly.
+        if inputs[period:] == inputs[:-period] and -1 not in inputs and len(set(inputs)) > 1:
+            yield Finding(
+                "same-order",
+                rank.steps[0].forwards[0].at,
+                seen=f"after {period} steps rank 0 gave DDP the same batches again, in one order",
+                fine="the order is meant to be fixed",
+            )
+            return
+
+
+def same_random_numbers(run):
+    """Between two steps all ranks' generators went from one common state to another."""
+    for optimizer in run.optimizers:
+        rows = [row for row in optimizer.rows if row.steps[0].random]
+        pairs = []
+        for earlier, later in zip(rows, rows[1:]):
+            if not later.works[0].loaders:  # a loader draws a seed when it begins
+                pairs.append((earlier, later))
+        for name in ("torch", "numpy", "random"):
+            drew = [pair for pair in pairs if drew_alike(pair, name)]
+            # After an evaluation of other lengths the generators may part: four steps are enough.
+            if optimizer.is_joint and len(drew) > min(4, len(pairs) / 2):
+                if seeded_by_library(run.ranks[0], name, rows[0].works[0].step):
+                    continue
+                work = rows[0].works[0]
+                seen = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
+                yield Finding(
+                    "same-random-numbers",
+                    at=work.forwards[0].at if work.forwards else work.step.at,
+                    seen=f"{seen} ({name}), as for dropout or noise",
+                    fine="that is meant",
+                )
+
+
+def drew_alike(pair, name):
+    earlier, later = pair
+    before = {step.random.get(name) for step in earlier.steps}
+    after = {step.random.get(name) for step in later.steps}
+    return len(before) == len(after) == 1 and before != after
+
+
+def seeded_by_library(rank, name, step):
+    """A Trainer that seeds all ranks alike, unasked, does so in each script that uses it.
+
+    A finding in every script of a framework says nothing about the script. What the script itself
+    seeds, with a function of the framework perhaps, is told.
+    """
+    seeds = []
+    for event in rank.all(Seeded):
+        if event.when.time < step.when.time and event.generator in (name, "torch"):
+            seeds.append(event)
+    return bool(seeds) and not seeds[-1].asked
+
+
+def same_worker_seeds(run):
+    """Workers of two ranks began with the same state of a generator, and drew from it."""
+    others = [event for rank in run.ranks[1:] for event in rank.all(Drew)]
+    for event in run.ranks[0].all(Drew):
+        for other in others:
+            same = event.states.items() & other.states.items()
+            if same:
+                names = short(name for name, _ in sorted(same))
+                yield Finding(
+                    "same-worker-seeds",
+                    event.at,
+                    seen=f"worker {event.worker} of rank 0's loader and a worker of another rank"
+                    f" drew the same numbers ({names})",
+                    fine="that is meant",
+                )
+                return
+
+
+# ------------------------------------------------------------------ evaluation
+
+
+def in_evaluation(rank, epoch, kinds):
+    """What a rank did from the first batch of an evaluation until training went on."""
+    first = epoch.batches[0].when
+    found = []
+    for event in rank.all(kinds):
+        if event.when.passes == first.passes and event.when.time > first.time:
+            found.append(event)
+    return found
+
+
+def results(rank, epoch):
+    """The collectives that bring the results of an evaluation together."""
+    found = []
+    for event in in_evaluation(rank, epoch, Collective):
+        if BRINGS_TOGETHER.search(event.op) and not event.decides:
+            found.append(event)
+    return found
+
+
+def joined_by_files(team, epochs):
+    """Does a rank read files that the others wrote in this evaluation?"""
+    written = set()
+    for rank, epoch in list(zip(team, epochs))[1:]:
+        written.update(event.path for event in in_evaluation(rank, epoch, Wrote))
+    first = epochs[0].batches[0].when.time
+    reads = [event for event in team[0].all(Read) if event.when.time > first]
+    return any(event.path in written for event in reads)
+
+
+def until_training(rank, epoch, kind):
+    """What a rank did from the last batch of an evaluation until training went on."""
+    found = []
+    for event in rank.events[epoch.over :]:
+        if isinstance(event, Backward):
+            break
+        if isinstance(event, kind):
+            found.append(event)
+    return found
+
+
+def padded_evaluation(run):
+    """More samples were evaluated than there are."""
+    for team in run.teams:
+        yield from padded_of(run, team)
+
+
+def padded_of(run, team):
+    for epochs in run.meetings(team, evaluates):
+        counts = Counter()
+        for epoch in epochs:
+            counts.update(epoch.indices)
+        total = counts.total()
+        extra = total - len(counts)
+        batch = max(len(epoch.batches[0].indices) for epoch in epochs)
+        parts = all(len(own) < len(counts) for own in sets_of(epochs))
+        calls = results(team[0], epochs[0])
+        by_files = joined_by_files(team, epochs)
+        trimmed = any(call.trimmed for call in calls)
+        # Ranks with other subsets have other samples under the same number of a position.
+        same_subset = len({epoch.began.subset for epoch in epochs}) == 1
+        padded = parts and same_subset and of_one_set(epochs) and 0 < extra < len(epochs) * batch
+        if not padded or trimmed or not (calls or by_files):
+            continue
+        gathered = by_files or any("gather" in call.op for call in calls)
+        all_shown = shows(team[0], epochs[0], total, but_not=len(counts))
+        # A sum of counts cannot be corrected any more. A list can be cut off.
+        if gathered and shows(team[0], epochs[0], len(counts), but_not=total):
+            continue  # what is double was cut off
+        twice = sorted(index for index, count in counts.items() if count > 1)
+        seen = f"{total} samples were evaluated, but there are {len(counts)}"
+        yield Finding(
+            "padded-evaluation",
+            epochs[0].began.at,
+            seen=f"{seen}: twice sample {short(twice)}",
+            fine="what is double is cut off after gathering" if gathered and not all_shown else "",
+        )
+
+
+def shows(rank, epoch, count, but_not):
+    """Does the script print one number of samples, and not the other?"""
+    for event in until_training(rank, epoch, Printed):
+        numbers = NUMBER.findall(event.text)
+        if str(count) in numbers and str(but_not) not in numbers:
+            return True
+    return False
+
+
+def part_of_evaluation(run):
+    """Each rank evaluated its part, and nothing was brought together."""
+    for team in run.teams:
+        yield from parts_of(run, team)
+    yield from part_of_rank_0(run)
+
+
+def parts_of(run, team):
+    meetings = run.meetings(team, evaluates)
+    joined = set()  # lines that begin an evaluation, at least one of which was brought together
+    for epochs in meetings:
+        for rank, epoch in zip(team, epochs):
+            if results(rank, epoch):
+                joined.add(epoch.began.at)
+    for epochs in meetings:
+        sets = sets_of(epochs)
+        if max(map(len, sets)) >= 0.9 * len(set.union(*sets)) or not of_one_set(epochs):
+            continue
+        kept = [keeps_apart(rank, epoch) for rank, epoch in zip(team, epochs)]
+        # A rank that writes or prints its own figure keeps the parts apart on purpose.
+        named = any(OWN.search(event.text) for event in shown_by(team[0], epochs[0]))
+        if epochs[0].began.at not in joined and not all(kept) and not named:
+            each = per_rank(team, map(len, sets))
+            yield Finding(
+                "part-of-evaluation",
+                epochs[0].began.at,
+                seen=f"the ranks evaluated parts ({each} samples), and nothing was added up",
+                fine="they are used one by one, or added later",
+            )
+
+
+def keeps_apart(rank, epoch):
+    """Do the results of this rank leave it, by a file, a queue, the store, or a line of text?"""
+    if in_evaluation(rank, epoch, (Wrote, Sent)):
+        return True
+    return bool(shown_by(rank, epoch))
+
+
+def shown_by(rank, epoch):
+    """Lines of this rank. With a logger that every rank calls, only rank 0 shows something."""
+    shown = until_training(rank, epoch, Printed)
+    return [event for event in shown if event.by not in EACH_RANK_CALLS]
+
+
+def part_of_rank_0(run):
+    """Only rank 0 evaluates, and a sampler gives it its part."""
+    others = {epoch.began.at for rank in run.ranks[1:] for epoch in rank.epochs}
+    for epoch in run.ranks[0].epochs:
+        divided = epoch.began.sampler == "DistributedSampler" and epoch.began.parts > 1
+        alone = epoch.began.at not in others
+        if epoch.whole and epoch.evaluates and divided and alone:
+            count = len(epoch.indices)
+            yield Finding(
+                "part-of-evaluation",
+                epoch.began.at,
+                seen=f"only rank 0 evaluates, and its sampler gives it a part, {count} samples",
+                fine="a part is enough",
+            )
+
+
+def mean_of_means(run):
+    """Ranks with unequal numbers of samples add up their means, and do not add up the numbers."""
+    for team in run.teams:
+        for epochs in run.meetings(team, evaluates):
+            counts = [len(epoch.indices) for epoch in epochs]
+            rows = []
+            for rank, epoch in zip(team, epochs):
+                rows.append(reduced_numbers(rank, epoch))
+            known = any(count in row for count, row in zip(counts, rows))
+            lengths = {len(row) for row in rows}
+            if len(set(counts)) == 1 or known or len(lengths) > 1:
+                continue
+            for means in zip(*rows):
+                yield from mean_of_unequal(team, epochs, means, counts)
+
+
+def reduced_numbers(rank, epoch):
+    """What this rank gave to all_reduce or reduce, where that was one number."""
+    numbers = []
+    for call in results(rank, epoch):
+        if "reduce" in call.op and call.value is not None:
+            numbers.append(call.value)
+    return numbers
+
+
+def mean_of_unequal(team, epochs, means, counts):
+    """Is each mean a whole number of hits among the rank's samples, in percent perhaps?"""
+    if all(mean % 1 == 0 for mean in means):
+        return
+    for scale in (1, 100):
+        hits = [mean * count / scale for mean, count in zip(means, counts)]
+        if all(abs(hit - round(hit)) < 0.01 for hit in hits):
+            words = []
+            for mean, count in zip(means, counts):
+                words.append(f"{mean:.4} of {count} samples")
+            each = per_rank(team, words)
+            whole = scale * sum(hits) / sum(counts)
+            yield Finding(
+                "mean-of-means",
+                epochs[0].began.at,
+                seen=f"means of unequal counts were added up ({each}), over all it is {whole:.4}",
+                fine="they were weighed by the counts",
+            )
+
+
+JUDGES = [
+    different_split,
+    same_data,
+    same_order,
+    missing_samples,
+    same_random_numbers,
+    same_worker_seeds,
+    padded_evaluation,
+    part_of_evaluation,
+    mean_of_means,
+]

@@ -1,202 +1,263 @@
-"""What costs time, and in which line: the steps of a run with --speed, and what they show.
+"""What costs time, and in which line: the judges of `speed`, from what the laps of a run say.
 
-A judge yields (seconds per step, key, line, text). No time without a processor is in any cost.
+A judge yields a Cost. No time without a core is in any cost, since that is the machine's business.
 """
 
-from collections import Counter, defaultdict
 from statistics import mean, median
 
-from . import twin
+from .findings import Cost
+from .pace import PAUSE, WORK
 
-PHASES = "data forward backward exposed optimizer collective saving own".split()
-FORWARD = {"search": "forward", "loss": "forward"}  # parts of it
-WORK = [p for p in PHASES if p not in ("exposed", "collective")]  # the rest waits for other ranks
-FEW = 2**20  # bytes of gradients: an all-reduce of fewer costs latency, mostly
-LEAST = 0.001, 0.02  # seconds, and share of a step: what costs less is not named
-
-
-class Step:
-    """Its seconds by phase, and by part of a phase; and those without a processor (wait)."""
-
-    def __init__(self, step):
-        self.__dict__.update(step)
-        self.phases, averages = Counter(), []
-        for name, seconds, wait in self.laps:
-            phase = name.split()[0]  # of "collective barrier train.py:9"
-            for key in {name, phase, FORWARD.get(phase, phase)}:
-                self.phases[key] += seconds - wait
-            averages += [seconds - wait] if phase == "exposed" else []
-        self.early, self.wait = sum(averages[:-1]), sum(one[-1] for one in self.laps)
-        self.work = sum(self.phases[p] for p in WORK)
-        self.time = self.wait + sum(self.phases[p] for p in PHASES)
-        self.regular = self.n > 3 and not self.new and not self.phases["evaluation"]
+FEW_BYTES = 2**20  # of gradients: an all-reduce of fewer costs latency, mostly
+LEAST_MS = 1.0  # what costs less in a step is not named
+LEAST_SHARE = 0.02  # of a step
 
 
-class Rank:
-    """The steps of one rank: {number: Step}."""
-
-    def __init__(self, events):
-        self.events = {e["kind"]: e for e in events}
-        laps = [step for e in events if e["kind"] == "laps" for step in e["steps"]]
-        self.steps = {step["n"]: Step(step) for step in laps}
-        self.number, self.end = self.events["init"]["rank"], self.events.get("end", {})
-
-    def hot(self, *phases, others=()):
-        """The line with most of a phase, or more than on others; the share of it and lines near."""
-        lines = Counter()
-        for key, seconds in self.end.get("hot", {}).items():
-            phase, at = key.split(" ", 1)
-            if FORWARD.get(phase, phase) in phases:
-                rest = [rank.end.get("hot", {}).get(key, 0) for rank in others]
-                lines[at] += seconds - (median(rest) if rest else 0)
-        line = max(lines, key=lines.get, default="?:0")
-        file, _, number = line.rpartition(":")
-        near = sum(lines[f"{file}:{int(number) + more}"] for more in range(-3, 4))
-        return line, near / (lines.total() or 1)
-
-    def total(self, phase):
-        return sum(step.phases[phase] for step in self.steps.values())
-
-
-class Measured:
-    """A run as the judges see it. A step counts if it is a regular one on all ranks."""
-
-    def __init__(self, run):
-        events = [own for own, _ in run.processes if any(e["kind"] == "laps" for e in own)]
-        self.ranks = sorted(map(Rank, events), key=lambda rank: rank.number)
-        every = [{n for n, s in rank.steps.items() if s.regular} for rank in self.ranks]
-        self.common = sorted(set.intersection(*every)) if every else []
-        self.rows = [[rank.steps[n] for rank in self.ranks] for n in self.common]
-        self.run, self.kinds, self.cores = run, {}, twin.CORES
-        if self.rows:
-            self.zero = self.ranks[0]
-            self.wrap = self.zero.events.get("wrap")
-            self.step = median(s.time for row in self.rows for s in row)
-
-    def typical(self, rank, value):
-        return median(value(rank.steps[n]) for n in self.common)
-
-    def least(self, value):
-        """The median over steps of the least of all ranks: no wait for a slower one is in it."""
-        return median(min(map(value, row)) for row in self.rows)
-
-    def rounds(self, size):
-        """{kind: [(mean, most) over the ranks, in seconds of a step, for each block]}"""
-        blocks, result = defaultdict(lambda: defaultdict(list)), defaultdict(list)
-        for rank in self.ranks:
-            for n, step in rank.steps.items():
-                block, place = divmod(n - twin.WARM - 1, size)
-                if n > twin.WARM and place and step.regular:  # the first belongs to two kinds
-                    blocks[step.kind, block][rank].append(step.time)
-        for (kind, _), own in blocks.items():
-            if len(own) == len(self.ranks):
-                times = [median(steps) for steps in own.values()]
-                result[kind].append((mean(times), max(times)))
-        return result
+def cost(key, at, seconds, seen):
+    return Cost(key, at, 1000 * seconds, seen)
 
 
 def slow_data(run):
-    (at, share), cost = run.zero.hot("data"), run.least(lambda s: s.phases["data"])
-    if cost > 0.1 * run.step:
-        yield cost, "slow-data", at, f"all ranks wait for their batch, {share:.0%} of it here"
+    """All ranks wait for their batches."""
+    pace = run.pace
+    seconds = pace.least(lambda step: step.phases["data"])
+    if seconds > 0.1 * pace.step:
+        at, share = pace.hot(["data"])
+        seen = f"all ranks wait for their batch, {share:.0%} of it here"
+        yield cost("slow-data", at, seconds, seen)
 
 
 def straggler(run):
-    for own, rank in enumerate(run.ranks if len(run.ranks) > 1 else []):
-        rows = [(row[own], row[:own] + row[own + 1 :]) for row in run.rows]
-        more = {}
-        for phase in set(WORK) - {"saving"}:
-            rests = [median(s.phases[phase] for s in rest) for _, rest in rows]
-            more[phase] = median(one.phases[phase] - rest for (one, _), rest in zip(rows, rests))
-        cost, phase = sum(more.values()), max(more, key=more.get)
-        often = mean(one.work > max(s.work for s in rest) for one, rest in rows)
-        if often > 0.7 and min(cost, more[phase]) > 0.1 * run.step:
-            at, _ = rank.hot(*WORK, others=[r for r in run.ranks if r is not rank])
-            text = f"rank {rank.number} works longer in {often:.0%} of the steps, mostly in {phase}"
-            yield cost, "straggler", at, text
+    """One rank works longer than the others, in most steps."""
+    pace = run.pace
+    if len(pace.ranks) < 2:
+        return
+    for position, rank in enumerate(pace.ranks):
+        more = more_work(pace, position)
+        seconds = sum(more.values())
+        phase = max(more, key=more.get)
+        often = mean(works_longest(row, position) for row in pace.rows)
+        if often > 0.7 and min(seconds, more[phase]) > 0.1 * pace.step:
+            at, _ = pace.hot(WORK, position, others=True)
+            share = f"{often:.0%} of the steps"
+            seen = f"rank {rank.number} works longer in {share}, mostly in {phase}"
+            yield cost("straggler", at, seconds, seen)
+
+
+def others_of(row, position):
+    return row[:position] + row[position + 1 :]
+
+
+def more_work(pace, position):
+    """{phase: the seconds in a step for which this rank is in it, more than the others are}"""
+    more = {}
+    for phase in WORK:
+        if phase == "saving":
+            continue  # rank 0 saves for all: see pauses()
+        differences = []
+        for row in pace.rows:
+            rest = median(step.phases[phase] for step in others_of(row, position))
+            differences.append(row[position].phases[phase] - rest)
+        more[phase] = median(differences)
+    return more
+
+
+def works_longest(row, position):
+    """A rank that only waits for a core longer than the others has not more work."""
+    works = [step.work - step.laps.no_core for step in row]
+    return works[position] > max(others_of(works, position))
 
 
 def communication(run):
-    """Exposed communication: too many bytes, so few that it is latency, or too many averages."""
-    if not run.wrap:
+    """DDP averages too many bytes, so few that it is latency, or too often."""
+    pace = run.pace
+    reducer = pace.zero.reducer
+    if reducer is None:
         return
-    cost, size = run.least(lambda s: s.phases["exposed"]), run.wrap["bytes"]
-    early = run.least(lambda s: s.early if s.synced == s.passes and not s.others else 0)
-    (at, _), text = run.zero.hot("exposed"), f"{size:,} bytes are averaged after the last gradient"
-    if early > 0.5 * cost > 0:
-        passes = run.typical(run.zero, lambda s: s.passes)
-        text = f"DDP averages in each of {passes:.0f} passes of a step: no_sync() for all but one"
-        yield early, "each-pass-synced", at, text
-    elif cost > max(0.2 * run.step, run.least(lambda s: s.wait)):  # gloo's threads wait, too
-        few = f"{text}: so few that it is latency, which each step pays whatever its batch is"
-        yield cost, *(("small-batch", at, few) if size < FEW else ("exposed", at, text))
+    exposed = pace.least(lambda step: step.phases["exposed"])
+    early = pace.least(wasted_averages)
+    at, _ = pace.hot(["exposed"])
+    if early > 0:
+        passes = round(pace.of_rank(0, lambda step: step.laps.passes))
+        each = f"DDP averages in each of the {passes} passes of a step"
+        seen = f"{each}: no_sync() around all but the last one leaves this out"
+        yield cost("each-pass-synced", at, early, seen)
+    rest = exposed - early
+    # While a rank or one of gloo's threads waits for a core, the average takes longer.
+    without_core = pace.least(lambda step: step.laps.no_core)
+    if rest > max(0.2 * pace.step, without_core, others_without_core(pace)):
+        seen = f"{reducer.bytes:,} bytes are averaged after the last gradient"
+        if reducer.bytes < FEW_BYTES:
+            few = f"{seen}: so few that it is latency, which a step pays whatever its batch is"
+            yield cost("small-batch", at, rest, few)
+        else:
+            yield cost("exposed", at, rest, seen)
+
+
+def others_without_core(pace):
+    """Seconds of a step in which the threads that communicate had no core, on the worst rank."""
+    most = 0.0
+    for rank in pace.ranks:
+        if rank.looks is not None:
+            most = max(most, rank.looks.others_without_core / len(rank.steps))
+    return most
+
+
+def wasted_averages(step):
+    """The time of all averages but the last, if the passes of a step add to one gradient.
+
+    It is not wasted if there are several models or optimizers, as those of a GAN, or if each pass
+    begins without gradients.
+    """
+    laps = step.laps
+    averages_each = len(laps.averages) == laps.passes > 1
+    if averages_each and laps.accumulates and laps.models == 1 and laps.others == 0:
+        return sum(laps.averages[:-1])
+    return 0.0
 
 
 def collectives(run):
-    moved = run.typical(run.zero, lambda s: s.synced and s.moved)
-    whole = run.wrap and moved >= 0.9 * run.wrap["bytes"]
-    for key in {key for row in run.rows for key in row[0].phases if key.startswith("collective ")}:
-        _, name, at = key.split(" ", 2)
-        again = whole and name == "all_reduce"
-        text = f"{name} in each step"
-        text += f": {moved:,.0f} bytes after DDP has averaged its gradients" if again else ""
-        cost = run.least(lambda s, key=key: s.phases[key])
-        if run.wrap or cost > 0.2 * run.step:  # averaging by hand is no mistake
-            yield cost, "averaged-twice" if again else "own-collectives-per-step", at, text
+    """The script communicates in each step."""
+    pace = run.pace
+    reducer = pace.zero.reducer
+    sent = pace.of_rank(0, lambda step: step.laps.sent if step.laps.averages else 0)
+    all_gradients = reducer is not None and sent >= 0.9 * reducer.bytes
+    for call in calls_of(pace):
+        seconds = pace.least(lambda step, call=call: step.laps.calls.get(call, 0.0))
+        if reducer is None and seconds < 0.2 * pace.step:
+            continue  # to average by hand is no mistake
+        name, _, at = call.partition(" ")
+        if all_gradients and name == "all_reduce":
+            what = f"{sent:,.0f} bytes after DDP has averaged its gradients"
+            yield cost("averaged-twice", at, seconds, f"{name} in each step: {what}")
+        else:
+            yield cost("own-collectives-per-step", at, seconds, f"{name} in each step")
 
 
-def pauses(run):
-    """Evaluation, saving, and what the others wait for while rank 0 does it between steps."""
-    steps, saving = run.zero.steps, run.zero.total("saving")
-    training = sum(step.time for step in steps.values()) - saving
-    often = sum(step.phases["saving"] > 0 for step in steps.values()) > 5
-    evaluation = min(rank.total("evaluation") for rank in run.ranks)
-    spent = [("evaluation-share", "evaluation", evaluation, 0.5)]
-    spent += [("saving-share", "saving", often * saving, 0.05)]
+def calls_of(pace):
+    calls = set()
+    for row in pace.rows:
+        calls.update(row[0].laps.calls)
+    return sorted(calls)
 
-    def more(*phases):  # than usual, on rank 0 and not on the others
-        counted = [list(rank.steps.values())[3:] for rank in run.ranks]
-        rows = [[sum(s.phases[p] for p in phases) for s in own] for own in counted]
-        zero, *rest = [sum(row) - len(row) * median(row) for row in rows]
-        return zero - median(rest or [zero])
 
-    for phase in ("evaluation", "saving", "own"):
-        total = min(more(phase), -more("collective", "exposed"))
-        spent.append(("rank-0-works-alone", phase, total, 0.05))
-    for key, phase, total, most in spent:
-        if total > most * training:
-            text = f"{total:.1f} s in all in {phase}, next to {training:.1f} s of training"
-            yield total / len(steps), key, run.zero.hot(phase)[0], text
+# ------------------------------------------------------------------ what happens in some steps only
+
+
+def shares(run):
+    """Evaluation, and saving in the loop, next to training."""
+    pace = run.pace
+    steps = pace.zero.steps.values()
+    evaluation = min(rank.total("evaluation") for rank in pace.ranks)
+    yield from next_to_training(pace, "evaluation-share", ["evaluation"], evaluation, 0.5)
+    often = sum(step.phases["saving"] > 0 for step in steps) > 5
+    saving = pace.zero.total("saving") if often else 0.0
+    yield from next_to_training(pace, "saving-share", ["saving"], saving, 0.05)
+
+
+def next_to_training(pace, key, phases, seconds, most, why=""):
+    """All of it together is more than this share of training."""
+    training = pace.zero.training
+    if seconds > most * training:
+        at, _ = pace.hot(phases)
+        where = "between epochs" if phases == PAUSE else f"in {phases[0]}"
+        seen = f"{seconds:.1f} s in all {where}, next to {training:.1f} s of training{why}"
+        yield cost(key, at, seconds / len(pace.zero.steps), seen)
+
+
+def rank_0_works_alone(run):
+    """Rank 0 does something between steps, and the others wait for it."""
+    pace = run.pace
+    waited = -more_on_rank_0(pace, ["collective", "exposed"])
+    for phases in (["evaluation"], ["saving"], ["own", *PAUSE]):
+        seconds = min(more_on_rank_0(pace, phases), waited)
+        yield from next_to_training(pace, "rank-0-works-alone", phases, seconds, 0.05)
+
+
+def more_on_rank_0(pace, phases):
+    """Seconds of all steps together, beyond what is usual in a step, and beyond the other ranks."""
+    unusual = []
+    for rank in pace.ranks:
+        row = [step.sum_of(phases) for step in rank.steps.values()][3:]
+        unusual.append(sum(row) - len(row) * median(row))
+    others = unusual[1:] or unusual
+    return unusual[0] - median(others)
+
+
+def epoch_pause(run):
+    """Between epochs all ranks wait: for workers that start again, for a loader built again, ..."""
+    pace = run.pace
+    usual = pace.least(lambda step: step.phases["data"])
+    counts = [len(rank.pauses) for rank in pace.ranks]
+    if not min(counts):
+        return
+    pauses = []
+    for rank in pace.ranks:
+        pauses.append(sum(step.pause - usual for step in rank.pauses))
+    seconds = min(pauses)
+    each = seconds / min(counts)
+    why = f", {each:.2f} s before each of {min(counts)} epochs; {why_it_pauses(pace.zero)}"
+    yield from next_to_training(pace, "epoch-pause", PAUSE, seconds, 0.05, why)
+
+
+def why_it_pauses(rank):
+    """What the loaders have done at the beginning of these epochs."""
+    first_batch = sum(step.phases["first batch"] for step in rank.pauses)
+    between = sum(step.phases["between"] for step in rank.pauses)
+    if between > first_batch:
+        return "most of it is the script's own code between the epochs"
+    if any(not loaded.again for loaded in rank.loaded):
+        return "the loader is built again for each epoch"
+    workers = max((one.workers for one in rank.loaded if not one.persistent), default=0)
+    if workers:
+        who = "its worker starts" if workers == 1 else f"its {workers} workers start"
+        return f"{who} again: persistent_workers=True keeps what has started"
+    return "most of it is the wait for the first batch"
+
+
+# ------------------------------------------------------------------ the rest
 
 
 def own_code(run):
-    at, share = run.zero.hot("own")
-    cost = share * run.least(lambda s: s.phases["own"])
-    if cost > 0.1 * run.step and run.zero.total("forward"):  # else it contains the forward pass
-        yield cost, "own-code", at, "the script's own code in the loop, on all ranks"
+    """Without DDP the forward pass may be in it, so it is not named."""
+    pace = run.pace
+    at, share = pace.hot(["own"])
+    seconds = share * pace.least(lambda step: step.phases["own"])
+    if seconds > 0.1 * pace.step and pace.zero.total("forward"):
+        seen = "the script's own code in the loop, on all ranks"
+        yield cost("own-code", at, seconds, seen)
 
 
-def unused(run):
-    passes = sum(step.passes for step in run.zero.steps.values())
-    all_used = run.wrap and run.zero.end.get("gradients") == passes * run.wrap["count"]
-    if all_used and run.wrap["find_unused"]:
-        cost = run.least(lambda s: s.phases["search"])
-        text = "find_unused_parameters is on, and every parameter had a gradient in each pass"
-        yield cost, "unused-search", run.wrap["at"], text
+def unused_search(run):
+    """DDP searches for unused parameters, and there are none."""
+    pace = run.pace
+    rank = pace.zero
+    if rank.reducer is None or rank.looks is None or not rank.reducer.searches:
+        return
+    passes = sum(step.laps.passes for step in rank.steps.values())
+    if rank.looks.gradients == passes * rank.reducer.parameters:
+        seconds = pace.least(lambda step: step.laps.seconds.get("search", 0.0))
+        seen = "find_unused_parameters is on, and every parameter had a gradient in each pass"
+        yield cost("unused-search", rank.reducer.at, seconds, seen)
 
 
-def threads(run):
-    if "threads" in run.kinds:
-        fewer, usual = (median(t for t, _ in run.kinds[kind]) for kind in ("threads", "with"))
-        text = f"{run.zero.end['threads']} threads per rank, and {run.cores} cores for all ranks"
-        yield usual - fewer, "too-many-threads", run.zero.events["init"]["at"], text
-
-
-JUDGES = [slow_data, straggler, communication, collectives, pauses, own_code, unused, threads]
+JUDGES = [
+    slow_data,
+    straggler,
+    communication,
+    collectives,
+    shares,
+    rank_0_works_alone,
+    epoch_pause,
+    own_code,
+    unused_search,
+]
 
 
 def findings(run):
-    """-> [(seconds per step, key, line, text)], the most expensive first."""
-    found = [one for judge in JUDGES for one in judge(run)]
-    least = max(LEAST[0], LEAST[1] * run.step)
-    return sorted((one for one in found if one[0] >= least), reverse=True)
+    """All costs that are worth a line, the dearest first."""
+    least = max(LEAST_MS, LEAST_SHARE * 1000 * run.pace.step)
+    found = []
+    for judge in JUDGES:
+        found += [one for one in judge(run) if one.ms >= least]
+    return sorted(found, key=lambda one: one.ms, reverse=True)

@@ -1,7 +1,5 @@
 """Runs the command with the watchers in its Python processes, and ends what it has started."""
 
-import functools
-import json
 import os
 import shutil
 import signal
@@ -10,142 +8,172 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from .record import HERE
+from .events import Backward, Collective, Ended, Forward, Joining, Raised, Returned, from_line, read
 
-START = os.path.join(HERE, "start")  # on PYTHONPATH, so that Python imports sitecustomize.py
+HERE = Path(__file__).parent
+START = str(HERE / "start")  # on PYTHONPATH, so that Python imports its sitecustomize.py
+WAITS = (Joining, Collective, Forward, Backward)  # may wait for other ranks, until Returned
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass
-class Run:
-    """What a run of the command left: how it ended, and the events of each process."""
-
-    code: int | None  # None: it was stopped
-    end: str = ""  # "", "hang", "limit", "interrupt"
-    nows: dict = field(default_factory=dict)  # where each process was, by pid
-    processes: list = field(default_factory=list)  # [(events, now), ...]
+def catch_signals():
+    """Each of them raises KeyboardInterrupt from now on: what was started is ended in any case."""
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler)
 
 
-def observe(command, patience, limit, cwd=None, watcher="watch", more=(), fence=None) -> Run:
-    """Run the command with the watchers until it ends, hangs or takes longer than the limit.
+def observe(command, patience, limit, speed=False):
+    """Run the command -> its exit code, how it ended, the events of each process.
 
-    more: environment variables. fence: called in the child, with the folder for its events.
+    It ended by itself ("ended"), or was stopped: all ranks waited for longer than the patience
+    ("hang"), it took longer than the limit ("limit"), or a signal came ("interrupt"). Then the
+    exit code is None.
     """
-    folder = tempfile.mkdtemp(prefix="ddp-doctor-")
+    folder = Path(tempfile.mkdtemp(prefix="ddp-doctor-"))
     try:
-        path = os.pathsep.join(filter(None, [START, os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONPATH": path, "DDP_DOCTOR_FOLDER": folder}
-        env |= {"DDP_DOCTOR_WATCHER": watcher, **dict(more)}
-        begin = fence and functools.partial(fence, folder)
-        silent = subprocess.DEVNULL if fence else None
-        streams = {"stdout": silent, "stderr": silent, "preexec_fn": begin}
-        # Without an activated environment, torchrun is not on PATH but next to this Python.
-        neighbour = shutil.which(command[0], path=os.path.dirname(sys.executable))
-        program = [neighbour or command[0], *command[1:]]
-        child = subprocess.Popen(program, env=env, cwd=cwd, **streams)
-        run = wait(child, folder, patience, limit)
-        run.processes = read(folder, run.nows)
-        return run
+        process = subprocess.Popen([program(command[0]), *command[1:]], env=watched(folder, speed))
+        end = wait(process, folder, patience, limit)
+        processes = [read(file) for file in sorted(folder.glob("*.jsonl"))]
+        code = process.returncode if end == "ended" else None
+        return code, end, processes
     finally:
-        end(started(folder))
+        stop(started(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def program(name):
+    """Without an activated environment, torchrun is not on PATH but next to this Python."""
+    neighbour = shutil.which(name, path=os.path.dirname(sys.executable))
+    return neighbour or name
+
+
+def watched(folder, speed):
+    """The environment in which a Python process imports the watchers."""
+    env = os.environ | {"DDP_DOCTOR_FOLDER": str(folder)}
+    if speed:
+        env["DDP_DOCTOR_SPEED"] = "1"
+    path = os.environ.get("PYTHONPATH")
+    env["PYTHONPATH"] = f"{START}{os.pathsep}{path}" if path else START
+    return env
+
+
 def wait(process, folder, patience, limit):
-    start = time.monotonic()
+    """-> "ended", "hang", "limit" or "interrupt"."""
+    begun = time.monotonic()
     try:
-        while process.poll() is None:
+        while time.monotonic() - begun < limit:
             time.sleep(0.2)
-            nows = states(folder)
-            if hangs(nows, patience):
-                return Run(None, "hang", nows)
-            if time.monotonic() - start > limit:
-                return Run(None, "limit", nows)
-        return Run(process.returncode)
+            if process.poll() is not None:
+                return "ended"
+            if hangs(folder, patience):
+                return "hang"
+        return "limit"
     except KeyboardInterrupt:
-        for number in SIGNALS:  # a second one would lose the report
+        # To end all processes takes seconds. A second signal would lose the report.
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        return Run(None, "interrupt", states(folder))
+        return "interrupt"
     finally:
         if process.poll() is None:
-            end([process.pid, *started(folder)])
+            stop({process.pid} | started(folder))
             process.wait()
 
 
-def states(folder):
-    """{pid: where it is now} of the processes that have begun and are still there."""
-    nows = {pid_of(path): loaded(path.read_bytes()) for path in Path(folder).glob("*.now")}
-    return {pid: now for pid, now in nows.items() if now and alive(pid)}
+# ------------------------------------------------------------------ does it hang?
 
 
-def loaded(text):
-    with suppress(ValueError):  # it was just being written
-        return json.loads(text.rstrip(b" \0"))
-    return {}
+def hangs(folder, patience):
+    """All ranks that are still there wait for others, and none computes."""
+    files = [file for file in folder.glob("*.jsonl") if is_alive(pid_of(file))]
+    tails = [tail_of(file) for file in files]
+    if not tails or not all(map(is_waiting, tails)):
+        return False
+    since = max(tail[-1].when.time for tail in tails)
+    # A rank that waits to join may wait for one that downloads.
+    joining = any(isinstance(tail[-1], Joining) for tail in tails)
+    if time.monotonic() - since < patience * (10 if joining else 1):
+        return False
+    before = sum(processor_time(pid_of(file)) for file in files)
+    time.sleep(1)
+    after = sum(processor_time(pid_of(file)) for file in files)
+    same = all(tail_of(file)[-1:] == tail[-1:] for file, tail in zip(files, tails))
+    return same and after - before < 20  # hundredths of a second
 
 
-def alive(pid):
-    return stat(pid)[0] != "Z" if os.path.isdir("/proc/self") else True
+def pid_of(file):
+    return int(file.stem.rpartition("-")[2])
 
 
-def stat(pid):
+def tail_of(file):
+    """The last events of a process. Only the end of its file is read."""
+    with open(file, "rb") as stream:
+        stream.seek(max(0, file.stat().st_size - 100_000))
+        lines = stream.read().split(b"\n")
+    events = []
+    for line in lines[-20:-1]:
+        with suppress(ValueError):  # the beginning of the first line may be cut off
+            events.append(from_line(line))
+    return events
+
+
+def is_waiting(tail):
+    """Is the process in a call that may wait for others, as its last events show it?"""
+    for event in reversed(tail):
+        if isinstance(event, Returned):
+            return event.inside is not None
+        if isinstance(event, (Raised, Ended)):
+            return False
+        if isinstance(event, WAITS):
+            return True
+    return False
+
+
+# ------------------------------------------------------------------ processes
+
+
+def status(pid):
     """The fields of /proc/PID/stat from the state on; of a process that is gone: a zombie's."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    return ["Z", *["0"] * 50]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return ["Z"] + ["0"] * 50
 
 
-def hangs(nows, patience):
-    """All ranks that are still there wait in a communication, and none computes."""
-    waiting = [now for now in nows.values() if now.get("op") and "error" not in now]
-    if not nows or len(waiting) < len(nows):
+def is_alive(pid):
+    if not os.path.isdir("/proc/self"):  # not on Linux
+        with suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            return True
         return False
-    joining = any(now["op"] == "init_process_group" for now in waiting)  # others may download
-    if time.monotonic() - max(now["time"] for now in waiting) < (10 if joining else 1) * patience:
-        return False
-    before = sum(map(processor_time, nows))
-    time.sleep(1)
-    return sum(map(processor_time, nows)) - before < 20  # hundredths of a second
+    return status(pid)[0] != "Z"
 
 
 def processor_time(pid):
-    return sum(map(int, stat(pid)[11:13]))
+    fields = status(pid)
+    return int(fields[11]) + int(fields[12])
 
 
 def started(folder):
     """The processes that have our folder in their environment, whoever is their parent."""
-    mark, found = f"DDP_DOCTOR_FOLDER={folder}".encode(), set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # another user's, or gone
-            if mark in path.read_bytes() and alive(int(path.parent.name)):
-                found.add(int(path.parent.name))
-    if sys.platform != "linux":
-        found = {pid_of(path) for path in Path(folder).glob("*.now")}
+    if not os.path.isdir("/proc/self"):
+        return {pid_of(file) for file in folder.glob("*.jsonl")}
+    mark = f"DDP_DOCTOR_FOLDER={folder}".encode()
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it is another user's, or it is gone
+            if mark in file.read_bytes():
+                found.add(int(file.parent.name))
     return found - {os.getpid()}
 
 
-def pid_of(path):
-    return int(path.stem.rsplit("-", 1)[1])
-
-
-def end(pids):
+def stop(pids):
     """First the polite signal: a launcher ends its ranks, and waits for them."""
-    for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-        for pid in pids:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        living = [pid for pid in pids if is_alive(pid)]
+        for pid in living:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        start = time.monotonic()
-        while any(map(alive, pids)) and time.monotonic() - start < patience:
+        deadline = time.monotonic() + 5
+        while any(map(is_alive, living)) and time.monotonic() < deadline:
             time.sleep(0.1)
-
-
-def read(folder, nows):
-    processes = []
-    for path in sorted(Path(folder).glob("*.jsonl")):
-        events = map(loaded, path.read_bytes().splitlines())  # the last may be cut off
-        now = nows.get(pid_of(path)) or loaded(path.with_suffix(".now").read_bytes())
-        processes.append(([event for event in events if event], now))
-    return processes

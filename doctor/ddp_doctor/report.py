@@ -1,10 +1,18 @@
-"""The words: facts first, then findings, then how much was looked at and what was not judged."""
+"""The words: how the run went, the findings, how much was looked at and what was not judged."""
 
-import dataclasses
+import json
+import os
 import textwrap
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
 
-from .judge_run import facts, states
+from .events import Collective, Ended, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
+from .findings import FINDINGS, per_rank
+from .judge_steps import facts
+from .judge_waiting import state
 
+CHECKOUT = Path(__file__).resolve().parents[2]  # has pages and exercises, unless installed alone
 ENDS = {
     "hang": "was stopped: all ranks that were left waited",
     "limit": "was stopped at the limit (--limit)",
@@ -12,94 +20,195 @@ ENDS = {
 }
 
 
-def show(case, found):
-    print("\n" + textwrap.fill(sentence(case), 100))
+def show(run, found, ignored, failed):
+    print_text(sentence(run), before="\n")
     for one in found:
-        exercise = f", exercise {one.exercise}" if one.exercise else ""
         print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
-        for text in (f"{one.seen}.", f"Why: {one.why}", f"See {one.page}{exercise}"):
-            print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
-    for title, texts in (("Looked at", looked_at(case)), ("Not judged", not_judged(case))):
-        if texts:
-            print(f"\n{title}:")
-        for text in texts:
-            print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
-    if exit_code(case, found) == 0:
+        print_text(f"{seen(one)}.", "  ")
+        print_words(FINDINGS[one.key])
+    print_list("Looked at", looked_at(run))
+    print_list("Not judged", not_judged(run, ignored, failed))
+    if exit_code(run, found) == 0:
         above = f"Above: {len(found)} to check; nothing certain is wrong."
         print("\n" + (above if found else "In what was looked at, nothing is wrong."))
 
 
-def sentence(case):
+def print_text(text, indent="", before=""):
+    words = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.fill(text, 100, initial_indent=indent, subsequent_indent=indent, **words)
+    print(before + lines)
+
+
+def print_list(title, texts):
+    if texts:
+        print(f"\n{title}:")
+    for text in texts:
+        print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
+
+
+def seen(finding):
+    return f"{finding.seen}; fine if {finding.fine}" if finding.fine else finding.seen
+
+
+def show_all_findings():
+    for key, words in FINDINGS.items():
+        print(f"\n{key}")
+        print_words(words)
+
+
+def print_words(words):
+    exercise = f", exercise {number(words.exercise)}" if words.exercise else ""
+    print_text(f"Why: {words.why}", "  ")
+    print_text(f"See {address(words.page)}{exercise}", "  ")
+
+
+def number(exercise):
+    """exercises/fix/02_padded_accuracy.py -> 02"""
+    return Path(exercise).name[:2]
+
+
+def address(page):
+    """Where to read a page: in this checkout, or at the address of the installed package."""
+    if (CHECKOUT / page.partition("#")[0]).exists():
+        path = os.path.relpath(CHECKOUT / page)
+        return str(CHECKOUT / page) if path.startswith("../..") else path
+    with suppress(PackageNotFoundError):
+        urls = metadata("ddp-doctor").get_all("Project-URL") or ["Documentation, ."]
+        return f"{urls[0].partition(', ')[2]}/{page}"
+    return page
+
+
+# ------------------------------------------------------------------ how the run went
+
+
+def sentence(run):
     """The facts of the run."""
-    run, known = case.run, facts(case)
     parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
-    parts += [*failures(case), f"{len(case.ranks)} rank(s) seen"]
-    parts += [states(case)] if run.end in ("limit", "interrupt") and case.ranks else []
+    parts += failures(run)
+    parts.append(f"{len(run.ranks)} rank(s) seen")
+    if run.strangers:
+        parts.append(f"{len(run.strangers)} process(es) joined no group")
+    if run.end in ("limit", "interrupt") and run.ranks:
+        parts.append(per_rank(run.ranks, map(state, run.ranks)))
+    known = facts(run)
     if known:
         samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
-        rate = known["rate"] if isinstance(known["rate"], str) else f"at most {known['rate']:.4}"
+        rate = known["rate"]
+        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate
         parts.append(f"{known['steps']} steps{samples}, learning rate {rate}")
     return "; ".join(parts) + "."
 
 
-def failures(case):
-    """How ranks failed: the first one first, since others lose the connection by it."""
+def failures(run):
+    """How processes failed: the first one first, since others lose the connection by it."""
     texts = []
-    for rank in case.ranks:
-        for event in rank.all("raised"):
-            error = event["error"].split(". ")[0]  # gloo adds a page of advice
-            text = f"rank {rank.number} raised {error} ({event['at']})"
-            texts.append((event["time"], text))
-        if not case.run.end and not rank.all("exit", "raised"):
-            texts.append((0, f"rank {rank.number} ended without a word (killed?)"))
+    for process in (*run.ranks, *run.strangers):
+        who = f"rank {process.number}" if process in run.ranks else "a process"
+        for event in process.all(Raised):
+            error = event.error.partition("\n")[0].split(". ")[0]  # gloo adds a page of advice
+            texts.append((event.when.time, f"{who} raised {error} ({event.at})"))
+        said = process.says(Ended) or process.says(Raised)
+        if run.end == "ended" and process in run.ranks and not said:
+            texts.append((0, f"{who} ended without a word (killed?)"))
     return [text for _, text in sorted(texts)]
 
 
-def looked_at(case):
-    """How much was compared: a finding that is not there is worth no more than this."""
-    kinds = {"step": "steps", "epoch": "epochs of data", "evaluation": "evaluations"}
-    kinds |= {"collective": "collectives", "open": "files"}
-    counts = {name: [len(r.all(kind)) for r in case.ranks] for kind, name in kinds.items()}
-    return [f"{name}: {case.per_rank(own)}" for name, own in counts.items() if any(own)]
-
-
-def not_judged(case):
-    """What could not be looked at, and why."""
-    events = [e for rank in case.ranks for e in rank.all("epoch")]
-    sharded = any(not o["plain"] for o in case.optimizers.values())
-    compiled = any(rank.all("compiled") for rank in case.ranks)
-    reasons = {
-        "anything: no process joined a group (or Python ran with -I, -E or -S)": not case.ranks,
-        "what needs two ranks: there was one": len(case.ranks) == 1,
-        "what would have come after the end of this run": case.run.end or case.run.code,
-        "weights and gradients that are sharded (FSDP, tensor parallelism)": sharded,
-        "which samples an IterableDataset gave": any(e["iterable"] for e in events),
-        "compiled code: forward passes that torch.compile traces are not watched": compiled,
-        "differences that Join or a communication hook makes on purpose": case.loose,
-        "training steps: no two ranks made the same one": case.ranks and not case.steps,
-        "what DDP does: nothing was wrapped by it": case.steps and not case.wraps,
-        "all of the training data: they came from no DataLoader": case.steps and not events,
-    }
-    texts = [text for text, true in reasons.items() if true]
-    texts += [f"{one.key}: left out by --ignore" for one in case.found if one.key in case.ignored]
-    return texts + [f"what a watcher or judge would have seen: it failed, {t}" for t in case.failed]
-
-
-def exit_code(case, found):
+def exit_code(run, found):
     """1: something is wrong. 2: it could not look, or not to the end. 0: neither."""
     if any(one.severity == "wrong" for one in found):
         return 1
-    raised = any(rank.all("raised") for rank in case.ranks)  # the command may hide it
-    return 2 if case.run.end or case.run.code or len(case.ranks) < 2 or raised else 0
+    # The command may hide that a rank has failed.
+    raised = any(process.says(Raised) for process in (*run.ranks, *run.strangers))
+    return 0 if run.ended_well and len(run.ranks) > 1 and not raised else 2
 
 
-def as_json(case, found):
-    return {
-        "exit": exit_code(case, found),
-        "command": {"code": case.run.code, "end": case.run.end},
-        "ranks": len(case.ranks),
-        "facts": {"sentence": sentence(case), **facts(case)},
-        "findings": [dataclasses.asdict(one) for one in found],
-        "looked_at": looked_at(case),
-        "not_judged": not_judged(case),
+# ------------------------------------------------------------------ how much was looked at
+
+
+def looked_at(run):
+    """How much was compared: a finding that is not there is worth no more than this."""
+    counts = {
+        "steps": [len(rank.steps) for rank in run.ranks],
+        "steps whose gradients and weights were compared": list(map(compared, run.ranks)),
+        "whole epochs of data": [len(whole(rank, trained=True)) for rank in run.ranks],
+        "whole evaluations": [len(whole(rank, trained=False)) for rank in run.ranks],
+        "collectives": [len(rank.all(Collective)) for rank in run.ranks],
+        "lines printed with numbers": [len(rank.all(Printed)) for rank in run.ranks],
+        "files": [len(rank.all(Wrote)) + len(rank.all(Read)) for rank in run.ranks],
     }
+    return [f"{name}: {per_rank(run.ranks, own)}" for name, own in counts.items() if any(own)]
+
+
+def compared(rank):
+    return sum(bool(work.step.gradients) for work in rank.steps)
+
+
+def whole(rank, trained):
+    """An epoch that was left early is not counted: it says nothing about the samples of others."""
+    return [epoch for epoch in rank.epochs if epoch.whole and epoch.trained == trained]
+
+
+def not_judged(run, ignored, failed):
+    """What could not be looked at, and why."""
+    works = [work for rank in run.ranks for work in rank.steps]
+    began = run.all(EpochBegan)
+    averaged = [work for work in works if is_averaged(work)]
+    reasons = {
+        "anything: no process joined a group (or Python ran with -I, -E or -S)": not run.ranks,
+        "what needs two ranks: there was one": len(run.ranks) == 1,
+        "what would have come after the end of this run": not run.ended_well,
+        "weights and gradients that are sharded (FSDP, tensor parallelism)": any(
+            not work.parameters.plain for work in works
+        ),
+        "which samples an IterableDataset gave": any(
+            event.sampler == "_InfiniteConstantSampler" for event in began
+        ),
+        "forward passes of compiled code: they are not watched": any(
+            not work.forwards for work in averaged
+        ),
+        "differences that Join or a communication hook makes on purpose": run.is_loose,
+        "training steps: no two ranks made the same one": run.ranks and not run.optimizers,
+        "what DDP does: nothing was wrapped by it": works and not run.all(Wrapped),
+        "all of the training data: they came from no DataLoader": works and not began,
+        "whether an epoch gave all samples: no loader was read to its end": began
+        and not any(rank.whole_epochs for rank in run.ranks),
+    }
+    texts = [text for text, is_so in reasons.items() if is_so]
+    texts += [f"{key}: left out by --ignore" for key in ignored]
+    return texts + [f"a part, since this failed or was cut off: {text}" for text in failed]
+
+
+def is_averaged(work):
+    return any(event.averages for event in work.backwards)
+
+
+# ------------------------------------------------------------------ for programs
+
+
+def as_json(run, found, ignored, failed):
+    return {
+        "exit": exit_code(run, found),
+        "command": {"code": run.code, "end": run.end},
+        "ranks": len(run.ranks),
+        "facts": {"sentence": sentence(run), **facts(run)},
+        "findings": list(map(finding_as_json, found)),
+        "looked_at": looked_at(run),
+        "not_judged": not_judged(run, ignored, failed),
+    }
+
+
+def finding_as_json(finding):
+    words = FINDINGS[finding.key]
+    return {
+        "severity": finding.severity,
+        "key": finding.key,
+        "at": finding.at,
+        "seen": seen(finding),
+        "why": words.why,
+        "page": address(words.page),
+        "exercise": number(words.exercise) if words.exercise else None,
+    }
+
+
+def write(path, what):
+    Path(path).write_text(json.dumps(what, indent=1) + "\n")

@@ -1,188 +1,278 @@
-"""ddp-doctor --speed COMMAND: where does the time of a step go, and what would more ranks bring?
+"""Where does the time of a step go? The report of the verb `speed`: figures, words, a picture.
 
-The command runs as it is. Then its twin runs in a copy of the folder: see twin.py.
+What one rank takes alone is not in the run of several ranks. It comes from a second run, on one
+rank, whose figures are in its --json file: `alone` is what measure() returned there.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import textwrap
-import time
-from contextlib import suppress
-from functools import partial
-from importlib.util import find_spec
 from math import log
-from pathlib import Path
 from statistics import median, quantiles
 
-from . import launch, twin
-from .judge_speed import PHASES, Measured, findings
+from . import judge_speed
+from .findings import COSTS
+from .pace import PAUSE, PHASES
 
 FEWEST = 10  # regular steps
-SPREAD = 0.3  # of the efficiency: rounds that differ by more say nothing
+SPREAD = 0.3  # of the efficiency: if the middle half of the steps spreads more, it says little
 # Okabe and Ito's: the phases that compare.py draws, too, have the same colours there.
-COLORS = "#999999 #56B4E9 #0072B2 #D55E00 #E69F00 #CC79A7 #F0E442 #009E73 #DDDDDD".split()
-COLORS = dict(zip((*PHASES, "no core"), COLORS))
+COLORS = {
+    "data": "#999999",
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "exposed": "#D55E00",
+    "optimizer": "#E69F00",
+    "collective": "#CC79A7",
+    "saving": "#F0E442",
+    "own": "#009E73",
+    "no core": "#DDDDDD",
+}
+COLUMNS = (*COLORS, "step")
+ONE_RANK = "ddp-doctor speed --json alone.json torchrun --standalone --nproc-per-node 1 SCRIPT"
+HOW_TO_KNOW = (
+    "What one rank takes alone, and so the efficiency, is not known. Run your script on one rank "
+    "with the same batch per rank, and then this command again with --alone alone.json:"
+)
 
 
-def main(args):
-    """Measure the command of the arguments -> the exit code: 2 if it failed or was too short."""
-    if args.picture and not find_spec("matplotlib"):
-        print("ddp-doctor: --picture: install matplotlib first", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory(prefix="ddp-doctor-twin-") as folder:
-        folder = os.path.realpath(folder)
-        linked = link_files(os.path.join(folder, "copy"))  # now: the script may add files
-        begun = time.perf_counter()
-        run = Measured(launch.observe(args.command, 1e9, args.limit, watcher="watch_speed"))
-        run.seconds = time.perf_counter() - begun
-        if run.run.end == "interrupt" or len(run.common) < FEWEST:
-            seen = f"{len(run.ranks)} rank(s), {len(run.common)} regular steps of all of them"
-            print(f"ddp-doctor: too little to measure: {seen}", file=sys.stderr)
-            return 2
-        if len(run.ranks) > 1 and linked:
-            run_twin(args, run, folder)
-    facts = as_json(run)
-    show(run, facts)
-    if args.json:
-        Path(args.json).write_text(json.dumps(facts, indent=1) + "\n")
-    if args.picture:
-        draw(facts["ranks"], args.picture)
-    return 2 if run.run.code or run.run.end else 0
+# ------------------------------------------------------------------ the figures
 
 
-def link_files(copy):
-    """Make the twin's copy of this folder, of links to its files -> was there time for it?"""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        command = ["cp", "-rs", os.getcwd(), copy]
-        subprocess.run(command, stderr=subprocess.DEVNULL, timeout=20)
-        return sys.platform == "linux" and os.path.isdir(copy)
-    return False
+def measure(run):
+    """-> all figures, times of a step in milliseconds; None if there are too few steps."""
+    pace = run.pace
+    if pace is None or len(pace.rows) < FEWEST:
+        return None
+    low, _, high = quantiles(pace.step_times, n=4)
+    made = [step for step in pace.zero.steps.values() if not step.laps.last]
+    figures = {
+        "ranks": table_of(pace),
+        "steps": {"all": len(made), "regular": len(pace.rows)},
+        "step": milliseconds(pace.step),
+        "middle half": [milliseconds(low), milliseconds(high)],
+        "work": milliseconds(pace.fastest),
+        "imbalance": milliseconds(pace.imbalance),
+        "communication": milliseconds(pace.communication),
+        "samples": pace.samples,
+        "pause": pause_of(pace),
+        "seconds": seconds_of(pace.zero),
+        "gpu": pace.zero.reducer is not None and pace.zero.reducer.on_gpu,
+        "findings": [vars(one) for one in judge_speed.findings(run)],
+    }
+    if pace.zero.looks is not None:
+        figures["threads"] = pace.zero.looks.threads
+        figures["cores"] = pace.zero.looks.cores
+    figures["predicted"] = prediction(pace)
+    return figures
 
 
-def run_twin(args, run, folder):
-    """The same command in the copy: run.kinds gets the times of its blocks."""
-    size = max(3, min(10, (len(run.zero.steps) - twin.WARM) // (twin.ROUNDS * 4)))
-    env = {"DDP_DOCTOR_TWIN": str(size), "DDP_DOCTOR_COPY": folder}
-    env |= {"TMPDIR": folder, "WANDB_MODE": "disabled"}
-    copy, fence = os.path.join(folder, "copy"), partial(twin.fence, folder, "/dev")
-    limit = min(args.limit, 60 + 6 * run.seconds)
-    with suppress(subprocess.SubprocessError):  # no Landlock: no twin
-        other = launch.observe(args.command, 1e9, limit, copy, "watch_speed", env, fence)
-        run.kinds = Measured(other).rounds(size)
+def milliseconds(seconds):
+    return round(1000 * seconds, 3)
 
 
-def split(run):
-    """The step of the twin -> ({part: seconds}, shares of the rounds); {}: nothing is known."""
-    kinds = run.kinds
-    if not {"with", "without", "alone"} <= set(kinds):
-        return {}, []
-    shares = sorted(own / whole for (own, _), (whole, _) in zip(kinds["alone"], kinds["with"]))
-    low, _, high = quantiles(shares, n=4) if len(shares) > 3 else (0, 0, 1)
-    if high - low > SPREAD:
-        return {}, shares
-    alone, whole = (median(middle for middle, _ in kinds[kind]) for kind in ("alone", "with"))
-    shared, bound = (median(times) for times in zip(*kinds["without"]))
-    parts = {"one rank alone": alone, "shared cores and memory": shared - alone}
-    return parts | {"imbalance": bound - shared, "communication": whole - bound}, shares
+def table_of(pace):
+    """{number of the rank: {column: median over the regular steps}}"""
+    table = {}
+    for position, rank in enumerate(pace.ranks):
+        row = {}
+        for phase in PHASES:
+            row[phase] = pace.of_rank(position, lambda step, phase=phase: step.phases[phase])
+        row["no core"] = pace.of_rank(position, lambda step: step.laps.no_core)
+        row["step"] = pace.of_rank(position, lambda step: step.time)
+        table[str(rank.number)] = {name: milliseconds(value) for name, value in row.items()}
+    return table
 
 
-def predict(run, parts, more):
-    """Seconds of a step of more ranks on this machine -> (low, high).
+def pause_of(pace):
+    """Between two epochs, in milliseconds: the median over epochs, of the rank that pauses least.
 
-    Low: communication is bandwidth. High: it is latency, and the slowest rank is slower, too.
+    {} if there was only one epoch.
     """
-    count, (low, _, high) = len(run.ranks), quantiles((t for t, _ in run.kinds["with"]), n=4)
-    average, imbalance = (max(0.0, parts[name]) for name in ("communication", "imbalance"))
-    cpu = median(s.cpu for row in run.rows for s in row)
-    turns = cpu * (max(1, more / run.cores) - max(1, count / run.cores))
-    low += average * ((1 - 1 / more) / (1 - 1 / count) - 1)
-    high += average * ((more - 1) / (count - 1) - 1) + imbalance * (log(more) / log(count) - 1)
-    return low + turns, high + turns
+    if not all(rank.pauses for rank in pace.ranks):
+        return {}
+    least = min(pace.ranks, key=lambda rank: median(step.pause for step in rank.pauses))
+    names = {"first batch": "data", "between": "own"}
+    row = {}
+    for phase in PAUSE:
+        row[names[phase]] = milliseconds(median(step.phases[phase] for step in least.pauses))
+    row["step"] = milliseconds(median(step.pause for step in least.pauses))
+    return row
 
 
-def as_json(run):
-    """All that was measured, in milliseconds and, of the command, seconds."""
-    table, steps = {}, run.zero.steps.values()
-    for rank in run.ranks:
-        row = {p: run.typical(rank, lambda s, p=p: s.phases[p]) for p in PHASES}
-        row["no core"] = run.typical(rank, lambda s: s.wait)
-        row["step"] = run.typical(rank, lambda s: s.time)
-        table[rank.number] = {name: round(1000 * value, 2) for name, value in row.items()}
-    spent = {p: run.zero.total(p) for p in ("evaluation", "saving")}
-    spent["training"] = sum(s.time for s in steps) - spent["saving"]
-    spent["start-up and end"] = run.seconds - sum(spent.values())
-    parts, shares = split(run)
-    more, names = 2 * len(run.ranks), ("ms", "key", "at", "seen")
+def seconds_of(rank):
+    """For what did the whole run take how long, on this rank?"""
+    pauses = sum(step.pause for step in rank.steps.values() if not step.laps.last)
     return {
-        "command": {"seconds": run.seconds, "code": run.run.code, "end": run.run.end, **spent},
-        "steps": {"all": len(steps) - 1, "regular": len(run.common), "ms": 1000 * run.step},
-        "gpu": bool(run.wrap and run.wrap["gpu"]),
-        "ranks": table,
-        "twin": {name: round(1000 * value, 2) for name, value in parts.items()},
-        "efficiencies": shares,
-        "predicted": {more: [1000 * t for t in predict(run, parts, more)]} if parts else {},
-        "findings": [dict(zip(names, (1000 * one[0], *one[1:]))) for one in findings(run)],
+        "start-up": round(rank.start_up, 2),
+        "training": round(rank.training - pauses, 2),
+        "between epochs": round(pauses, 2),
+        "evaluation": round(rank.total("evaluation"), 2),
+        "saving": round(rank.total("saving"), 2),
     }
 
 
-def show(run, facts):
-    """Print what as_json returned."""
-    command, steps, ranks = facts["command"], facts["steps"], facts["ranks"]
-    names = ("start-up and end", "training", "evaluation", "saving")
-    spent = ", ".join(f"{name} {command[name]:.1f}" for name in names)
-    ended = "took" if run.run.code == 0 else f"failed ({run.run.end or run.run.code}) after"
-    print(f"\nThe command {ended} {command['seconds']:.1f} s: {spent}.")
-    print(f"Medians of the {steps['regular']} regular steps of {steps['all']}:\n")
-    shown = [name for name in ranks[0] if any(row[name] for row in ranks.values())]
-    print("ms per step" + "".join(f"{name:>11}" for name in shown))
-    for number, row in ranks.items():
-        print(f"rank {number:<6}" + "".join(f"{row[name]:11.2f}" for name in shown))
-    if min(row["no core"] for row in ranks.values()) > 0.1 * steps["ms"]:
-        wrapped("Often no core was free: end other programs, or start fewer threads and workers.")
-    show_twin(facts)
-    for one in facts["findings"]:
-        share = one["ms"] / steps["ms"]
+def prediction(pace):
+    """{twice as many ranks, on this machine: milliseconds of a step, from and to}
+
+    Low: communication is limited by the bandwidth, and a ring of more ranks sends little more.
+    High: it is limited by the latency, and the slowest of more ranks is slower by chance, too. A
+    rank that is always slow does not become slower by that.
+    """
+    count = len(pace.ranks)
+    if count < 2 or pace.zero.looks is None:
+        return {}
+    more = 2 * count
+    low, _, high = quantiles(pace.step_times, n=4)
+    average = max(0.0, pace.communication)
+    chance = max(0.0, pace.slowest - max(pace.works))
+    low += average * ((1 - 1 / more) / (1 - 1 / count) - 1)
+    high += average * ((more - 1) / (count - 1) - 1)
+    high += chance * (log(more) / log(count) - 1)
+    # Where the cores are too few the ranks take turns.
+    processor = median(step.laps.processor for row in pace.rows for step in row)
+    cores = pace.zero.looks.cores
+    turns = processor * (max(1, more / cores) - max(1, count / cores))
+    return {str(more): [milliseconds(low + turns), milliseconds(high + turns)]}
+
+
+def split(figures, alone):
+    """{part: milliseconds}. The parts of a step add up to its median."""
+    parts = {}
+    if alone:
+        expected = alone["work"] * batch_ratio(figures, alone)
+        parts["one rank alone"] = expected
+        parts["shared cores and memory"] = figures["work"] - expected
+    else:
+        parts["work of the rank with least of it"] = figures["work"]
+    parts["imbalance"] = figures["imbalance"]
+    parts["communication"] = figures["communication"]
+    return parts
+
+
+def batch_ratio(figures, alone):
+    """Samples per step and rank here, next to those of the one rank; 1 if nobody knows."""
+    if not figures["samples"] or not alone["samples"]:
+        return 1.0
+    return figures["samples"] / alone["samples"]
+
+
+# ------------------------------------------------------------------ the words
+
+
+def show(run, alone):
+    """alone: what measure() gave for one rank, or None."""
+    figures = measure(run)
+    if figures is None:
+        regular = len(run.pace.rows) if run.pace else 0
+        text = f"{len(run.ranks)} rank(s), and {regular} regular steps that all of them made"
+        wrapped(f"Too little to measure: {text}. At least {FEWEST} are needed.")
+        return
+    if alone and len(alone.get("ranks", ())) != 1:
+        wrapped("--alone: this file is not that of a run on one rank. It is not used.")
+        alone = None
+    seconds = [f"{name} {value:.1f}" for name, value in figures["seconds"].items() if value >= 0.05]
+    wrapped(f"Seconds of rank 0: {', '.join(seconds)}.")
+    show_table(figures)
+    show_cores(figures)
+    show_parts(figures, alone)
+    for one in figures["findings"]:
+        share = one["ms"] / figures["step"]
         text = f"{one['ms']:.2f} ms of a step ({share:.0%}): {one['seen']}."
         wrapped(f"[{one['key']}] {one['at']}: {text}")
-    if not facts["findings"]:
+        words = COSTS[one["key"]]
+        print(textwrap.fill(f"{words.why} See {words.page}", 100, initial_indent="  "))
+    if not figures["findings"]:
         wrapped("Nothing was found that costs 1 ms and 2 % of a step.")
-
-
-def show_twin(facts):
-    parts, shares = facts["twin"], facts["efficiencies"]
-    if not parts:
-        spread = f", from {shares[0]:.0%} to {shares[-1]:.0%}" if shares else ""
-        why = f"its rounds ({len(shares)}{spread}) are too few, or disagree"
-        wrapped(f"Efficiency: unknown. The twin did not run or end well, or {why}.")
-        return
-    total, alone = sum(parts.values()), parts["one rank alone"]
-    sums = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
-    low, _, high = quantiles(shares, n=4)
-    wrapped(f"Efficiency {alone / total:.0%} ({low:.0%} to {high:.0%} in the middle half of the "
-            f"rounds). The twin's step in ms: {sums} = {total:.2f}.")  # fmt: skip
-    for more, (low, high) in facts["predicted"].items():
-        wrapped(f"Predicted for {more} ranks on this machine: {low:.1f} to {high:.1f} ms per step. "
-                "Assumed: the same work per rank, a ring, no more memory traffic, and ranks that "
-                "take turns where cores are too few.")  # fmt: skip
 
 
 def wrapped(text):
     print("\n" + textwrap.fill(text, 100))
 
 
-def draw(ranks, path):
-    """A bar per rank: the phases of a step."""
+def show_table(figures):
+    steps = figures["steps"]
+    ranks = figures["ranks"]
+    wrapped(f"Medians of the {steps['regular']} regular steps of {steps['all']}:")
+    shown = columns_of(ranks)
+    print("\nms per step    " + "".join(f"{name:>11}" for name in shown))
+    for number, row in ranks.items():
+        print(f"rank {number:<10}" + "".join(f"{row[name]:11.2f}" for name in shown))
+    pause = figures["pause"]
+    if pause:
+        cells = [f"{pause[name]:11.2f}" if name in pause else " " * 11 for name in shown]
+        print("between epochs " + "".join(cells))
+
+
+def columns_of(ranks):
+    """The columns in which some rank has a time."""
+    shown = []
+    for name in COLUMNS:
+        if any(row[name] for row in ranks.values()):
+            shown.append(name)
+    return shown
+
+
+def show_cores(figures):
+    without_core = min(row["no core"] for row in figures["ranks"].values())
+    if without_core > 0.1 * figures["step"]:
+        threads = f"{len(figures['ranks'])} ranks with {figures.get('threads', '?')} threads each"
+        text = f"{threads} share {figures.get('cores', '?')} cores"
+        wrapped(f"Often no core was free: {text}. End other programs, or start fewer threads.")
+
+
+def show_parts(figures, alone):
+    if len(figures["ranks"]) < 2:
+        return
+    parts = split(figures, alone)
+    sums = " + ".join(f"{name} {value:.2f}" for name, value in parts.items())
+    text = f"A step in ms: {sums} = {sum(parts.values()):.2f}."
+    if alone:
+        text = f"{efficiency_in_words(figures, parts['one rank alone'])} {text}"
+    wrapped(text)
+    if alone:
+        show_batches(figures, alone)
+    else:
+        wrapped(HOW_TO_KNOW)
+        print(f"  {ONE_RANK}")
+    for more, (low, high) in figures["predicted"].items():
+        wrapped(
+            f"Predicted for {more} ranks on this machine: {low:.1f} to {high:.1f} ms per step. "
+            "Assumed: the same work per rank, a ring, no more memory traffic, and ranks that take "
+            "turns where cores are too few."
+        )
+
+
+def show_batches(figures, alone):
+    """Say so if one rank had another batch."""
+    if abs(batch_ratio(figures, alone) - 1) > 0.02:
+        samples = f"{alone['samples']:.0f} samples in a step, and a rank here"
+        text = f"The one rank had {samples} has {figures['samples']:.0f}"
+        wrapped(f"{text}: its time is taken per sample, which is not exact.")
+
+
+def efficiency_in_words(figures, alone_ms):
+    low, high = [alone_ms / value for value in reversed(figures["middle half"])]
+    text = f"Efficiency {alone_ms / figures['step']:.0%}"
+    if high - low > SPREAD:
+        return f"{text}, but the steps differ too much to rely on it ({low:.0%} to {high:.0%})."
+    return f"{text} ({low:.0%} to {high:.0%} in the middle half of the steps)."
+
+
+# ------------------------------------------------------------------ the picture
+
+
+def draw(figures, path):
+    """A bar per rank: the phases of a step. It needs matplotlib."""
     from matplotlib.figure import Figure
 
+    ranks = figures["ranks"]
     figure = Figure(figsize=(10, 1.5 + 0.4 * len(ranks)), layout="constrained")
-    axes, ends = figure.subplots(), [0.0] * len(ranks)
+    axes = figure.subplots()
+    names = [f"rank {number}" for number in ranks]
+    ends = [0.0] * len(ranks)
     for phase, color in COLORS.items():
         widths = [row[phase] for row in ranks.values()]
         if any(widths):
-            axes.barh([f"rank {n}" for n in ranks], widths, 0.6, ends, color=color, label=phase)
+            axes.barh(names, widths, 0.6, ends, color=color, label=phase)
         ends = [end + width for end, width in zip(ends, widths)]
     axes.set(xlabel="milliseconds of a step", ylim=(len(ranks) - 0.4, -0.6))
     figure.legend(loc="outside upper left", ncols=len(COLORS), columnspacing=1, frameon=False)

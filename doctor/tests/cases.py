@@ -7,7 +7,8 @@ alone begins the next place. Indentation is the script's.
 How a run goes: `twice` (first without the doctor, in the same folder), `alone` (needs --alone),
 a number (of ranks, if not 2), `fails` (ends with an error), `hangs`, `any` (one or the other),
 `launched` (the mistake is in how ranks are started: test_doctor.py does that), `missed` (known: the
-doctor does not name it).
+doctor does not name it). `wrong`, `check` and `line-26` say how certain the finding has to be, and
+which line it has to name.
 """
 
 import re
@@ -34,6 +35,13 @@ class Case:
     def ranks(self):
         return next((int(word) for word in self.options if word.isdigit()), 2)
 
+    def line(self):
+        """The line that a finding has to name, if the head says one."""
+        for word in self.options:
+            if word.startswith("line-"):
+                return int(word.removeprefix("line-"))
+        return None
+
     def command(self, file="train.py"):
         """What a reader types after `ddp-doctor`, in the folder that has the file."""
         if "mp.spawn" in self.source:
@@ -46,7 +54,7 @@ def read(text):
     cases = []
     for block in text.strip().split("\n\n"):
         head, *change = block.splitlines()
-        finding, script, options, style = (part.strip() for part in head.split("|"))
+        finding, script, options, style = [part.strip() for part in head.split("|")]
         source = text_of(script)
         for there, then in places(change):
             source = changed(source, there, then, head)
@@ -65,11 +73,15 @@ def text_of(script):
 
 def places(change):
     """The lines of a change -> for each place the lines that are there, those that come."""
-    there, then, come = [], [], False
+    there = []
+    then = []
+    come = False
     for line in [*change, "@"]:
         if there and (line == "@" or (come and line[0] != "+")):
             yield there, then
-            there, then, come = [], [], False
+            there = []
+            then = []
+            come = False
         if line[0] in " -":
             there.append(line[2:])
         if line[0] in " +":

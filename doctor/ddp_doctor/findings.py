@@ -1,0 +1,274 @@
+"""What can be found, and the words for it. A judge only yields facts; see judge_*.py."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A judge yields it. Without `fine` the mistake is certain."""
+
+    key: str
+    at: str
+    seen: str
+    fine: str = ""  # the case in which it is no mistake
+
+    @property
+    def severity(self):
+        return "check" if self.fine else "wrong"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A judge of `speed` yields it. It is no mistake, but takes time."""
+
+    key: str
+    at: str
+    ms: float  # of a step
+    seen: str
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a finding means. `page` and `exercise` are files of the repository."""
+
+    why: str
+    page: str
+    exercise: str = ""
+
+
+# A cause stands before its effects: of certain findings, that of the first row is shown first.
+FINDINGS = {
+    # the process
+    "raised-before-joining": Words(
+        "The other ranks wait in init_process_group until its timeout.",
+        "docs/messages.md#exitcode---1-and-no-traceback-in-torchruns-report",
+    ),
+    "never-joined": Words(
+        "Without init_process_group and DDP each process trains by itself.",
+        "docs/adapt.md#the-difference",
+    ),
+    "fixed-port": Words(
+        "A second job on the machine finds the port taken: torchrun --standalone finds a free one.",
+        "03_ddp_spawn/README.md",
+    ),
+    # order and waiting
+    "uneven-steps": Words(
+        "A rank without more data, or that leaves the loop, lets the others wait.",
+        "docs/uneven_inputs.md",
+        "exercises/fix/13_uneven_batches.py",
+    ),
+    "all-send-first": Words(
+        "send() waits until the other rank receives: one has to receive first.",
+        "docs/glossary.md#point-to-point",
+    ),
+    "one-rank-communicates": Words(
+        "A collective, as DDP's forward may be one, waits for all ranks.",
+        "docs/corrections.md#testing-and-collectives",
+        "exercises/fix/03_rank_0_evaluates.py",
+    ),
+    "crossed-order": Words(
+        "The n-th collective of a rank meets the n-th of the others.",
+        "docs/corrections.md#testing-and-collectives",
+        "exercises/fix/11_crossed_collectives.py",
+    ),
+    "file-race": Words(
+        "Nothing makes the reader wait until the file is whole: a barrier would.",
+        "docs/adapt.md#step-by-step",
+        "exercises/fix/09_all_ranks_download.py",
+    ),
+    "saved-by-every-rank": Words(
+        "Ranks that write one file at a time may damage it: let rank 0 save.",
+        "docs/checkpoints.md#who-writes-rank-0-then-a-barrier",
+    ),
+    # gradients, rates and weights
+    "not-through-ddp": Words(
+        "Only the forward pass of the DDP object makes backward() average.",
+        "docs/adapt.md#step-by-step",
+        "exercises/fix/04_through_the_module.py",
+    ),
+    "last-pass-not-synced": Words(
+        "What is added to .grad after the average stays on its rank.",
+        "docs/gradient_accumulation.md",
+        "exercises/fix/15_no_sync_off_by_one.py",
+    ),
+    "not-in-ddp": Words(
+        "DDP averages the parameters that needed gradients when it wrapped the model.",
+        "docs/unused_parameters.md",
+        "exercises/fix/17_unfrozen_after_wrapping.py",
+    ),
+    "not-wrapped": Words(
+        "Nothing averages the gradients of this model: each rank trains its own.",
+        "docs/adapt.md#the-difference",
+    ),
+    "rates-differ": Words(
+        "Equal gradients times unequal learning rates make unequal weights.",
+        "docs/questions.md#metrics-and-losses",
+        "exercises/fix/06_reduced_on_one_rank.py",
+    ),
+    "steps-differ": Words(
+        "step() does not communicate: a rank that leaves it out keeps its weights.",
+        "docs/corrections.md#gradients-and-weights",
+    ),
+    "weights-differ": Words(
+        "The ranks train different models, and one of them is saved.",
+        "docs/corrections.md#gradients-and-weights",
+    ),
+    "not-the-mean": Words(
+        "DDP divides by the number of ranks already, and all_reduce only adds.",
+        "docs/messages.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus",
+    ),
+    "unequal-counts": Words(
+        "DDP weighs the mean loss of each rank alike, however many targets it is made of.",
+        "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ",
+        "exercises/fix/14_loss_of_unequal_counts.py",
+    ),
+    "accumulation-weight": Words(
+        "DDP averages over ranks; the loss is divided by the micro-batches that the step has.",
+        "docs/gradient_accumulation.md#what-to-watch",
+    ),
+    "clip-scaled": Words(
+        "The norm is that of gradients times the scale: call scaler.unscale_(optimizer) before.",
+        "docs/amp.md#autocast-gradscaler-and-ddp",
+        "exercises/fix/18_clip_before_unscale.py",
+    ),
+    "zero-gradients": Words(
+        "Such a step changes nothing: a detached loss, zero_grad() too early, dead units.",
+        "docs/unused_parameters.md",
+        "exercises/fix/21_sharded_too_late.py",
+    ),
+    "not-finite": Words(
+        "The average is nan or inf as soon as one rank's gradient is.",
+        "docs/amp.md#autocast-gradscaler-and-ddp",
+    ),
+    "memory-grows": Words(
+        "A loss or output that is kept keeps its graph: take .item() or .detach().",
+        "docs/messages.md#cuda-out-of-memory-oom-or-only-gpu-0-is-full",
+    ),
+    "batch-grows": Words(
+        "More ranks then mean fewer, larger steps: divide the batch, or adapt the rate.",
+        "docs/batch_size_and_learning_rate.md",
+        "exercises/fix/05_batch_and_rate.py",
+    ),
+    "schedule-length": Words(
+        "len(loader) counts the steps of one rank, and step() may be called more.",
+        "docs/batch_size_and_learning_rate.md",
+    ),
+    # data and random numbers
+    "same-data": Words(
+        "Each rank should train on its own part of an epoch: otherwise nothing is gained.",
+        "docs/adapt.md#step-by-step",
+    ),
+    "same-order": Words(
+        "Without sampler.set_epoch(epoch) each epoch repeats the batches of the first.",
+        "docs/corrections.md#data-and-random-numbers",
+        "exercises/fix/01_same_order.py",
+    ),
+    "split-differs": Words(
+        "A sampler divides positions: all ranks must divide one order of one set.",
+        "docs/checklist.md#review-your-script",
+    ),
+    "samples-missing": Words(
+        "Together the ranks should see each sample of an epoch once.",
+        "docs/uneven_inputs.md",
+    ),
+    "same-random-numbers": Words(
+        "Ranks that draw the same numbers augment alike: seed with seed + rank.",
+        "docs/corrections.md#data-and-random-numbers",
+        "exercises/fix/07_same_augmentation.py",
+    ),
+    "same-worker-seeds": Words(
+        "A rank's generator seeds its workers: with one seed on all ranks, they draw alike.",
+        "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker",
+    ),
+    # evaluation
+    "padded-evaluation": Words(
+        "Samplers repeat samples until all ranks have equally many.",
+        "docs/uneven_inputs.md",
+        "exercises/fix/02_padded_accuracy.py",
+    ),
+    "part-of-evaluation": Words(
+        "Each rank's figure is that of its part: add up the counts.",
+        "docs/corrections.md#testing-and-collectives",
+    ),
+    "mean-of-means": Words(
+        "A rank with fewer samples gets the same weight: add up answers and counts, then divide.",
+        "docs/questions.md#metrics-and-losses",
+    ),
+    "buffers-differ": Words(
+        "Each rank evaluates a model of its own, not the one that is saved: broadcast before.",
+        "docs/corrections.md#gradients-and-weights",
+        "exercises/fix/16_batchnorm_of_rank.py",
+    ),
+    "loss-of-one-rank": Words(
+        "A rank's loss is that of its part of the data: reduce it before printing.",
+        "docs/messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu",
+    ),
+}
+
+
+# What the verb `speed` can find.
+COSTS = {
+    "slow-data": Words(
+        "Workers (num_workers) load batches while the rank computes.",
+        "docs/reading_timings.md#where-a-step-goes",
+    ),
+    "straggler": Words(
+        "In each step all ranks wait for the slowest.",
+        "docs/reading_timings.md#where-a-step-goes",
+    ),
+    "exposed": Words(
+        "Fewer bytes, a faster network, or more work per step hide the average.",
+        "docs/reading_timings.md#where-a-step-goes",
+    ),
+    "small-batch": Words(
+        "A larger batch per rank pays the latency less often.",
+        "docs/batch_size_and_learning_rate.md",
+    ),
+    "own-collectives-per-step": Words(
+        "Each of them waits for the slowest rank: add up locally, and reduce once per epoch.",
+        "docs/questions.md#metrics-and-losses",
+        "exercises/fix/10_slower_than_one.py",
+    ),
+    "averaged-twice": Words(
+        "DDP has averaged the gradients in backward() already.",
+        "docs/adapt.md#the-difference",
+    ),
+    "each-pass-synced": Words(
+        "The average of a sum is the sum of the averages: one average per step is enough.",
+        "docs/gradient_accumulation.md",
+    ),
+    "unused-search": Words(
+        "Without unused parameters the search finds nothing, in each step.",
+        "docs/unused_parameters.md",
+    ),
+    "rank-0-works-alone": Words(
+        "The others wait in their next collective: let all ranks share the work.",
+        "docs/corrections.md#testing-and-collectives",
+    ),
+    "evaluation-share": Words(
+        "Evaluate on all ranks, each on its part, or less often.",
+        "docs/uneven_inputs.md",
+    ),
+    "saving-share": Words(
+        "Save less often.",
+        "docs/checkpoints.md",
+    ),
+    "epoch-pause": Words(
+        "Nothing is computed meanwhile: keep the loader and its workers from epoch to epoch.",
+        "docs/speed.md#the-pause-between-epochs",
+    ),
+    "own-code": Words(
+        "The slow part of the loop is the script's own, and more ranks do not help.",
+        "docs/reading_timings.md#where-a-step-goes",
+        "exercises/fix/10_slower_than_one.py",
+    ),
+}
+
+
+def short(values, limit=4):
+    words = [str(value) for value in values]
+    return ", ".join(words[:limit]) + (", ..." if len(words) > limit else "")
+
+
+def per_rank(ranks, values):
+    return ", ".join(f"rank {rank.number} {value}" for rank, value in zip(ranks, values))

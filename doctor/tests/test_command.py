@@ -1,0 +1,197 @@
+"""The command line: verbs, what is refused in one line, reports, exit codes."""
+
+import re
+import shutil
+import sys
+import zipapp
+
+import pytest
+from conftest import DOCTOR, TORCHRUN, keys
+from ddp_doctor.findings import FINDINGS
+
+SCRIPTS = DOCTOR / "tests/scripts"
+NO_SYNC = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
+for step in range(3):
+    with model.no_sync():
+        model(torch.rand(4, 2)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+RIGHT = NO_SYNC.replace("with model.no_sync():", "if True:")
+
+
+def one_line(done, words):
+    """Bad input: exit code 2, and one line that says what is wrong."""
+    assert done.returncode == 2 and done.stdout == "", done
+    assert done.stderr.count("\n") == 1 and words in done.stderr, done
+
+
+def test_help_fits_on_a_screen(user):
+    done = user.doctor("--help")
+    assert done.returncode == 0
+    for verb in ("check", "speed", "preflight"):
+        assert f" {verb} " in done.stdout
+        text = user.doctor(f"{verb} --help").stdout
+        assert text.count("\n") < 40 and f"ddp-doctor {verb}" in text
+    assert "explain" not in done.stdout
+    assert user.doctor("").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "line, meant",
+    [
+        ("torchrun --standalone train.py", "ddp-doctor check torchrun --standalone train.py"),
+        ("--speed torchrun train.py", "ddp-doctor speed torchrun train.py"),
+        ("--json a.json python train.py", "ddp-doctor check --json a.json python train.py"),
+        ("checks torchrun train.py", "ddp-doctor check torchrun train.py"),
+    ],
+)
+def test_a_command_without_a_verb_is_answered_with_the_one_that_was_meant(user, line, meant):
+    one_line(user.doctor(line), f"a verb is missing: {meant}\n")
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("check", "name a command"),
+        ("check no-such-command", "no-such-command cannot be started: No such file"),
+        ("check --ignore no-such-key python x.py", "there is no such finding"),
+        ("check --alone no-such-file python x.py", "--alone no-such-file: no file that"),
+        ("speed --limit soon python x.py", "argument --limit"),
+        ("preflight --timeout 0", "from 1 to 600"),
+        ("preflight", "start it with torchrun: RANK, WORLD_SIZE"),
+        ("explain torch.log", "explain is not there yet"),
+    ],
+)
+def test_bad_input_gives_one_line(user, line, words):
+    one_line(user.doctor(line), words)
+
+
+def test_the_version_names_the_versions_of_pytorch_that_were_tried(user):
+    said = user.doctor("--version").stdout
+    assert re.fullmatch(r"ddp-doctor \d+\.\d+, tried with PyTorch \d+\.\d+.*\n", said)
+
+
+def test_all_findings_are_listed(user):
+    said = user.doctor("check --list").stdout
+    assert re.findall(r"^(\S+)$", said, re.MULTILINE) == list(FINDINGS)
+
+
+def test_a_zip_file_is_refused(user):
+    zipapp.create_archive(
+        DOCTOR, user.folder / "doctor.pyz", filter=lambda path: "tests" not in path.parts
+    )
+    one_line(user.run(sys.executable, "doctor.pyz", "check", "torchrun", "train.py"), "a zip file")
+
+
+def test_without_ranks_nothing_is_said_to_be_right(user):
+    done, said = user.check("python -c pass")
+    assert done.returncode == 2 == said["exit"] and said["ranks"] == 0 and said["not_judged"]
+    assert "nothing is wrong" not in done.stdout
+
+
+def test_a_mistake_is_named_with_its_line(user):
+    (user.folder / "train.py").write_text(NO_SYNC)
+    done, said = user.check(f"{TORCHRUN} train.py")
+    assert done.returncode == 1 == said["exit"], done
+    assert keys(said, "wrong") == {"last-pass-not-synced"}
+    line = 1 + NO_SYNC.splitlines().index("    optimizer.step()")
+    assert said["findings"][0]["at"] == f"train.py:{line}"
+    assert f"WRONG [last-pass-not-synced] train.py:{line}" in done.stdout
+    assert said["ranks"] == 2 and said["facts"]["steps"] == 3
+
+
+@pytest.mark.slow
+def test_what_is_meant_can_be_ignored(user):
+    (user.folder / "train.py").write_text(NO_SYNC)
+    done, said = user.check(f"{TORCHRUN} train.py", "--ignore last-pass-not-synced")
+    assert done.returncode == 0 == said["exit"] and not said["findings"], done
+    assert "last-pass-not-synced: left out by --ignore" in said["not_judged"]
+
+
+@pytest.mark.slow
+def test_one_rank_is_not_enough_and_its_facts_are_for_alone(user):
+    (user.folder / "train.py").write_text(RIGHT)
+    done, said = user.check(f"{TORCHRUN[:-1]}1 train.py")
+    assert done.returncode == 2 and said["ranks"] == 1, done
+    assert "what needs two ranks: there was one" in said["not_judged"]
+    (user.folder / "found.json").rename(user.folder / "one.json")
+    done, said = user.check(f"{TORCHRUN} train.py", "--alone one.json")
+    assert done.returncode == 0 and keys(said) >= {"batch-grows"}, done
+
+
+@pytest.mark.slow
+def test_it_can_be_installed_alone_and_then_names_addresses(user):
+    ignored = shutil.ignore_patterns("build", "tests", "__pycache__", "*.egg-info")
+    shutil.copytree(DOCTOR, user.folder / "sources", ignore=ignored)
+    flags = ["-q", "--no-deps", "--no-build-isolation", "--target", "there", "./sources"]
+    done = user.run(sys.executable, "-m", "pip", "install", *flags)
+    assert done.returncode == 0, done
+    (user.folder / "train.py").write_text(NO_SYNC)
+    command = [sys.executable, "there/bin/ddp-doctor", "check", *TORCHRUN.split(), "train.py"]
+    done = user.run(*command, PYTHONPATH=str(user.folder / "there"))
+    assert done.returncode == 1 and "WRONG [last-pass-not-synced]" in done.stdout, done
+    assert re.search(r"See https://\S+/docs/gradient_accumulation.md", done.stdout), done
+
+
+# ------------------------------------------------------------------ how a run ends
+
+
+JOIN = """
+import os, signal, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+"""
+ENDS = {
+    "raise": ("raise ValueError('no')", "rank 1 raised ValueError: no (train.py:6)"),
+    "kill": ("os.kill(os.getpid(), 9)", "rank 1 ended without a word (killed?)"),
+    "limit": ("while True: 1", "was stopped at the limit (--limit); 2 rank(s) seen"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ENDS)
+def test_a_run_that_does_not_end_well_is_never_right(way, user):
+    line, words = ENDS[way]
+    (user.folder / "train.py").write_text(f"{JOIN}if dist.get_rank() == 1:\n    {line}\n")
+    done, said = user.check(f"{TORCHRUN} train.py", "--limit 25" if way == "limit" else "")
+    assert done.returncode == 2 and not keys(said, "wrong"), done
+    assert words in said["facts"]["sentence"]
+
+
+def test_an_error_before_the_group_is_named(user):
+    (user.folder / "train.py").write_text("import torch\nraise ValueError('no')\n")
+    (user.folder / "two.sh").write_text("RANK=0 WORLD_SIZE=1 python train.py || true\n")
+    done, said = user.check("bash two.sh")
+    assert said["command"]["code"] == 0 and done.returncode == 1, done
+    assert keys(said) == {"raised-before-joining"}
+    assert "raised ValueError: no (train.py:2)" in said["facts"]["sentence"]
+    assert "nothing is wrong" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_rank_that_raises_makes_exit_code_2_whatever_the_command_returns(user):
+    line = "if dist.get_rank() == 1:\n    raise ValueError('no')\n"
+    (user.folder / "train.py").write_text(JOIN + line)
+    (user.folder / "start.sh").write_text(f"{TORCHRUN} train.py || true\n")
+    done, said = user.check("bash start.sh")
+    assert said["command"]["code"] == 0 and done.returncode == 2 == said["exit"], done
+    assert "nothing is wrong" not in done.stdout and "nothing certain" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_hang_is_ended(user):
+    (user.folder / "train.py").write_text(f"{JOIN}if dist.get_rank() == 1:\n    dist.barrier()\n")
+    source = (user.folder / "train.py").read_text() + "dist.all_reduce(torch.ones(1))\n"
+    (user.folder / "train.py").write_text(source)
+    done, said = user.check(f"{TORCHRUN} train.py", "--patience 4", timeout=120)
+    assert done.returncode == 1 or said["command"]["end"] == "hang", done
+    assert keys(said) & {"crossed-order", "one-rank-communicates"}, done
