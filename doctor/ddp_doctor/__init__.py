@@ -3,5 +3,5 @@
 README.md of the folder above says in which order to read the files.
 """
 
-VERSION = "0.2"
+__version__ = "0.2"
 TRIED = "2.14"  # PyTorch's versions with which the doctor's tests have run

@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from . import TRIED, VERSION, report, speed
+from . import TRIED, __version__, report, speed
 from .diagnose import diagnose
 from .findings import FINDINGS
 from .launch import START, catch_signals, observe
@@ -31,8 +31,8 @@ Runs the command unchanged, compares what its ranks do, and names each mistake w
 command that starts Python works: torchrun, python for a script with mp.spawn, accelerate launch,
 srun on one node, bash -c with one line per rank. Take two ranks and two short epochs.
 
-The exit code is 1 if something is wrong, 2 if the doctor could not look or not to the end, and 0
-otherwise. To see whether the batch grows with the ranks:
+The exit code is 1 if something is wrong, 2 if the doctor could not look or not to the end, 3 if a
+part of the doctor failed, and 0 otherwise. To see whether the batch grows with the ranks:
 
     ddp-doctor check --json one.json torchrun --standalone --nproc-per-node 1 train.py
     ddp-doctor check --alone one.json torchrun --standalone --nproc-per-node 2 train.py
@@ -83,7 +83,7 @@ def main():
         print(HELP.strip(), file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
     if words[0] == "--version":
-        print(f"ddp-doctor {VERSION}, tried with PyTorch {TRIED}")
+        print(f"ddp-doctor {__version__}, tried with PyTorch {TRIED}")
         return 0
     if words[0] not in VERBS:
         refuse(f"error: {meant(words)}")
@@ -125,7 +125,7 @@ def check(words):
     if args.json:
         report.write(args.json, report.as_json(run, found, ignored, failed))
     report.show(run, found, ignored, failed)
-    return report.exit_code(run, found)
+    return report.exit_code(run, found, failed)
 
 
 def time_steps(words):

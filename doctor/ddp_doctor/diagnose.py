@@ -1,7 +1,9 @@
 """All judges, one after the other."""
 
+from dataclasses import replace
+
 from . import judge_data, judge_files, judge_printing, judge_steps, judge_waiting
-from .events import Unseen
+from .events import Failed, Unseen
 from .findings import FINDINGS
 
 JUDGES = [
@@ -16,19 +18,58 @@ NEED_NO_RANKS = [
     judge_waiting.never_joined,
     judge_files.fixed_port,
 ]
+SUBJECTS = {
+    "judge_waiting": "who waits for whom",
+    "judge_steps": "gradients, weights and steps",
+    "judge_data": "data, random numbers and evaluation",
+    "judge_printing": "what is printed",
+    "judge_files": "files and ports",
+}
+# The judges that use what a watcher says. A watcher that is not here is used by all of them.
+USED_BY = {
+    "watch_steps": ["judge_steps", "judge_data", "judge_printing"],
+    "watch_data": ["judge_steps", "judge_data"],
+    "watch_batch": ["judge_steps"],
+    "watch_models": ["judge_data"],
+    "watch_printing": ["judge_data", "judge_printing"],
+    "watch_saving": ["judge_data", "judge_files"],
+    "watch_ports": ["judge_files"],
+}
+PARTLY = "a watcher of the doctor failed, and so this was judged from a part of the run"
 
 
 def diagnose(run):
-    """-> the findings, each kind once and the certain ones first; and what failed."""
+    """-> the findings, each kind once and the certain ones first; and what the doctor failed at.
+
+    If a watcher has failed, nothing is certain for the judges that use what it says.
+    """
     found = {}
-    failed = [f"{event.watcher}: {event.error}" for event in run.all(Unseen)]
+    failed = {}  # of each judge's module: what failed
+    for event in (*run.all(Failed), *run.all_of_strangers(Failed)):
+        for module in USED_BY.get(event.module, SUBJECTS):
+            failed.setdefault(module, set()).add(f"{event.watcher}: {event.error}")
     for judge in JUDGES if len(run.ranks) > 1 else NEED_NO_RANKS:
+        module = judge.__module__.rpartition(".")[2]
         try:
             for one in in_order(judge(run)):
+                if module in failed and not one.fine:
+                    one = replace(one, fine=PARTLY)
                 found.setdefault(one.key, one)  # the same mistake elsewhere is not repeated
         except Exception as error:
-            failed.append(f"{judge.__name__}: {error!r}")
-    return in_order(found.values()), sorted(set(failed))
+            failed.setdefault(module, set()).add(f"{judge.__name__}: {error!r}")
+    return in_order(found.values()), texts_of(failed)
+
+
+def texts_of(failed):
+    """One line for each subject that could not be judged, or only in part."""
+    texts = []
+    for module, reasons in sorted(failed.items()):
+        texts.append(f"{SUBJECTS[module]} could not be judged: {'; '.join(sorted(reasons))}")
+    return texts
+
+
+def left_out(run):
+    return sorted({f"{event.what}: {event.why}" for event in run.all(Unseen)})
 
 
 def in_order(findings):

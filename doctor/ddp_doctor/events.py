@@ -77,9 +77,18 @@ class Later(Event):
 
 @dataclass(frozen=True)
 class Unseen(Event):
+    """Something was left out on purpose, because the run is long."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Failed(Event):
     """A watcher failed, so something was not seen. The script was not disturbed."""
 
-    watcher: str
+    module: str  # of the watcher, as watch_steps
+    watcher: str  # its function
     error: str
 
 
@@ -107,7 +116,8 @@ class Collective(Event):
     by_torch: bool  # called by PyTorch itself, as ZeroRedundancyOptimizer does
     trimmed: bool  # called by Accelerate's gather_for_metrics, which cuts off what is double
     decides: bool  # called by Lightning to decide together: what is sent is no result
-    value: float | None  # of a tensor with one number, in an evaluation
+    sums: bool  # it adds up, as all_reduce does by default
+    values: list[float]  # of a tensor with a few numbers, in an evaluation
 
 
 @dataclass(frozen=True)
@@ -332,9 +342,18 @@ class EpochBegan(Event):
     sampler: str  # its class
     settings: dict[str, str]  # the sampler's shuffle, seed, epoch
     data: int  # differs if the ranks' data sets do, as far as their attributes show it
+    samples: int | None  # in the data set of the loader, None if it has no length
     subset: int  # differs if the ranks take other positions of it (torch.utils.data.Subset)
     parts: int  # into which the samplers divide the data, of Accelerate too; 1 if they do not
     stock: bool  # the batch sampler is PyTorch's own
+
+
+@dataclass(frozen=True)
+class GlobalBatch(Event):
+    """A flag, a name or a comment of the script calls this number the batch of all ranks."""
+
+    at: str
+    number: int
 
 
 @dataclass(frozen=True)

@@ -190,6 +190,10 @@ FINDINGS = {
         "Each rank's figure is that of its part: add up the counts.",
         "docs/corrections.md#testing-and-collectives",
     ),
+    "evaluation-repeated": Words(
+        "Every sample is counted once per rank: divide the test set, or do not add up.",
+        "docs/corrections.md#testing-and-collectives",
+    ),
     "mean-of-means": Words(
         "A rank with fewer samples gets the same weight: add up answers and counts, then divide.",
         "docs/questions.md#metrics-and-losses",

@@ -9,6 +9,7 @@ from .findings import Finding, per_rank, short
 from .judge_printing import EACH_RANK_CALLS, OWN
 
 BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")
+HITS = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")  # as in "97 of 100"
 
 
 def trained(epoch):
@@ -157,12 +158,20 @@ def same_inputs(run):
         if len(team) > 1 and len(met) > 2 and len(same) == len(met):
             yield Finding(
                 "same-data",
-                team[0].steps[0].forwards[0].at,
+                first_forward(team[0]),
                 seen=f"in all {len(met)} steps looked at DDP got the same inputs on every rank",
                 fine="the data are made up",
             )
         if not met and len(team) > 1 and trains_together(run):
             yield from same_losses(team)
+
+
+def first_forward(rank):
+    """The line of the first forward pass. With a closure it comes after the first step() began."""
+    for work in rank.steps:
+        if work.forwards:
+            return work.forwards[0].at
+    return rank.steps[0].step.at
 
 
 def same_losses(team):
@@ -196,6 +205,8 @@ def different_split(run):
                         seen=f"the ranks' samplers differ in {name}: {each}",
                         fine="" if known else "this sampler needs that",
                     )
+            if is_divided_twice(epochs):
+                continue  # see missing_samples
             subsets = {event.subset for event in began}
             if len(subsets) > 1 or not of_one_set(epochs):
                 yield Finding(
@@ -206,8 +217,32 @@ def different_split(run):
                 )
 
 
+def is_divided_twice(epochs):
+    """Does each rank have a subset of its own, of which its sampler takes only a part?"""
+    sets = sets_of(epochs)
+    subsets = {epoch.began.subset for epoch in epochs}
+    if len(subsets) < len(epochs) or not of_one_set(epochs):
+        return False
+    apart = len(set.union(*sets)) == sum(map(len, sets))
+    parts = [len(own) <= 0.75 * epoch.began.samples for own, epoch in zip(sets, epochs)]
+    return apart and all(parts)
+
+
 def missing_samples(run):
-    """Some samples were seen by several ranks of a team, so others by none."""
+    """Some samples were seen by several ranks of a team, or by none."""
+    for team in run.teams:
+        for epochs in run.meetings(team, trained):
+            divides = epochs[0].began.parts > 1 and averages(run, team[0], epochs[0])
+            if divides and is_divided_twice(epochs):
+                counts = [f"{len(epoch.indices)} of {epoch.began.samples}" for epoch in epochs]
+                each = per_rank(team, counts)
+                yield Finding(
+                    "samples-missing",
+                    epochs[0].began.at,
+                    seen=f"a sampler divides the part of each rank again: {each} samples were read",
+                    fine="the other parts of it are read in other epochs",
+                )
+                return
     if list(same_data(run)) or list(different_split(run)):
         return  # they explain it
     for team in run.teams:
@@ -272,7 +307,7 @@ def repeated_inputs(rank):
         if inputs[period:] == inputs[:-period] and -1 not in inputs and len(set(inputs)) > 1:
             yield Finding(
                 "same-order",
-                rank.steps[0].forwards[0].at,
+                first_forward(rank),
                 seen=f"after {period} steps rank 0 gave DDP the same batches again, in one order",
                 fine="the order is meant to be fixed",
             )
@@ -449,6 +484,16 @@ def parts_of(run, team):
         sets = sets_of(epochs)
         if max(map(len, sets)) >= 0.9 * len(set.union(*sets)) or not of_one_set(epochs):
             continue
+        logged = lines_logged_apart(team, epochs)
+        for line in logged:
+            yield Finding(
+                "part-of-evaluation",
+                line,
+                seen="self.log() got another value on each rank, and sync_dist is off",
+                fine="the value of rank 0's part is meant",
+            )
+        if logged:
+            continue
         kept = [keeps_apart(rank, epoch) for rank, epoch in zip(team, epochs)]
         # A rank that writes or prints its own figure keeps the parts apart on purpose.
         named = any(OWN.search(event.text) for event in shown_by(team[0], epochs[0]))
@@ -460,6 +505,25 @@ def parts_of(run, team):
                 seen=f"the ranks evaluated parts ({each} samples), and nothing was added up",
                 fine="they are used one by one, or added later",
             )
+
+
+def lines_logged_apart(team, epochs):
+    """Lines at which Lightning's self.log() keeps the values of the ranks' parts apart.
+
+    Whether another value was reduced does not matter to these.
+    """
+    values = {}  # of each line, one list of texts per rank
+    for number, (rank, epoch) in enumerate(zip(team, epochs)):
+        for event in in_evaluation(rank, epoch, Printed):
+            if event.by == "Lightning" and not OWN.search(event.text):
+                texts = values.setdefault(event.at, [[] for _ in team])
+                texts[number].append(event.text)
+    lines = []
+    for line, (first, *others) in values.items():
+        differ = [first != other for other in others if other]
+        if differ and all(differ):
+            lines.append(line)
+    return lines
 
 
 def keeps_apart(rank, epoch):
@@ -491,6 +555,55 @@ def part_of_rank_0(run):
             )
 
 
+def whole_evaluation_added(run):
+    """Each rank evaluated the whole set, and the counts were added up."""
+    for team in run.teams:
+        found = []
+        for epochs in run.meetings(team, evaluates):
+            sets = sets_of(epochs)
+            count = len(epochs[0].indices)
+            whole = of_one_set(epochs) and all(own == sets[0] for own in sets)
+            if whole and counts_added(team, epochs, count):
+                found.append((epochs[0], count))
+        if not found:
+            continue
+        over = [hits_over(team[0], epoch, count) for epoch, count in found]
+        over = [text for text in over if text]
+        epoch, count = found[0]
+        shown = f", to {over[0]}" if over else ""
+        yield Finding(
+            "evaluation-repeated",
+            epoch.began.at,
+            seen=f"each rank evaluated all {count} samples, and the counts are added up{shown}",
+            fine="" if over else "it is divided by a count that was added up, too",
+        )
+
+
+def counts_added(team, epochs, count):
+    """Were whole numbers up to `count` added up that were equal on all ranks: counts of samples?"""
+    rows = []
+    for rank, epoch in zip(team, epochs):
+        numbers = []
+        for call in results(rank, epoch):
+            if "reduce" in call.op and call.sums:
+                numbers += call.values
+        rows.append(numbers)
+    for numbers in zip(*rows):
+        same = len(set(numbers)) == 1
+        if same and 1 < numbers[0] <= count and numbers[0] % 1 == 0:
+            return True
+    return False
+
+
+def hits_over(rank, epoch, count):
+    """The script shows "1064 of 1000": more hits than samples. -> that text, or an empty one."""
+    for event in until_training(rank, epoch, Printed):
+        for hits, of in HITS.findall(event.text):
+            if int(of) == count < int(hits):
+                return f"{hits} of {of}"
+    return ""
+
+
 def mean_of_means(run):
     """Ranks with unequal numbers of samples add up their means, and do not add up the numbers."""
     for team in run.teams:
@@ -511,8 +624,8 @@ def reduced_numbers(rank, epoch):
     """What this rank gave to all_reduce or reduce, where that was one number."""
     numbers = []
     for call in results(rank, epoch):
-        if "reduce" in call.op and call.value is not None:
-            numbers.append(call.value)
+        if "reduce" in call.op and len(call.values) == 1:
+            numbers += call.values
     return numbers
 
 
@@ -545,5 +658,6 @@ JUDGES = [
     same_worker_seeds,
     padded_evaluation,
     part_of_evaluation,
+    whole_evaluation_added,
     mean_of_means,
 ]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from .events import Awaited, FixedPort, Read, Wrote
+from .events import Awaited, FixedPort, Read, Returned, Unseen, Wrote
 from .findings import Finding
 
 
@@ -23,8 +23,10 @@ def file_race(run):
             if not earlier:
                 continue
             _, writer, wrote = max(earlier, key=lambda one: one[0])
-            # A call in which both ranks were since then made the reader wait.
-            unordered = read.passed <= wrote.passed and not has_awaited(rank, read)
+            # A call in which both ranks were since then made the reader wait. init_process_group
+            # may have returned long before the other rank arrived.
+            early = read.passed <= wrote.passed or not has_returned(rank, wrote, read)
+            unordered = early and not has_awaited(rank, read)
             # A file that was whole before it got this name can be read at any time.
             if unordered and not wrote.renamed:
                 late = f"{read.when.time - wrote.when.time:.2f} s after rank {writer.number}"
@@ -35,6 +37,16 @@ def file_race(run):
                     seen=f"{seen}, with no collective in between",
                     fine="it waits in another way",
                 )
+
+
+def has_returned(rank, wrote, read):
+    """Did a call that waits for others return between the two, as far as all calls are known?"""
+    if rank.says(Unseen):
+        return True
+    for event in rank.all(Returned):
+        if wrote.when.time < event.when.time < read.when.time:
+            return True
+    return False
 
 
 def has_awaited(rank, read):

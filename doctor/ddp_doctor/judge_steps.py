@@ -3,7 +3,17 @@
 import math
 from collections import Counter
 
-from .events import Clipped, Computes, Keeps, Plateau, Raised, Scheduled, Totals, Wrapped
+from .events import (
+    Clipped,
+    Computes,
+    GlobalBatch,
+    Keeps,
+    Plateau,
+    Raised,
+    Scheduled,
+    Totals,
+    Wrapped,
+)
 from .findings import Finding, per_rank, short
 
 
@@ -465,19 +475,41 @@ def steps_in_which_it_grows(counts):
 
 
 def batch_grows(run):
-    """With --alone: a step takes more samples than on one rank, and the rate is the same."""
+    """With --alone: a step takes more samples than on one rank, and the rate is the same.
+
+    Without it: the script's own words call its batch that of all ranks.
+    """
     many = facts(run)
     one = run.alone
-    if not many or not one or many["rate"] != one["rate"]:
+    called = called_global(run)
+    if not many:
         return
-    if many["samples"] > one["samples"]:
+    if one and many["rate"] == one["rate"] and many["samples"] > one["samples"]:
         seen = f"a step takes {many['samples']} samples, and on one rank {one['samples']}"
         yield Finding(
             "batch-grows",
-            many["at"],
+            called[0].at if called else many["at"],
             seen=f"{seen}, and the rate is {many['rate']:g} in both",
-            fine="that is meant",
+            fine="" if called else "that is meant",
         )
+    elif called and not one:
+        seen = f"this is called the batch of all ranks, and each rank takes {called[0].number}"
+        yield Finding(
+            "batch-grows",
+            called[0].at,
+            seen=f"{seen} samples, {many['samples']} together",
+            fine="the words mean something else",
+        )
+
+
+def called_global(run):
+    """Numbers that the script calls the batch of all ranks, where they are that of each rank."""
+    each = Counter()
+    for rank in run.ranks:
+        for work in rank.steps:
+            each[work.samples] += 1
+    usual = each.most_common(1)[0][0] if each else 0
+    return [event for event in run.ranks[0].all(GlobalBatch) if event.number == usual > 1]
 
 
 def facts(run):

@@ -1,5 +1,6 @@
 """What all watchers share: the file of this process, lines of the reader's code, fingerprints."""
 
+import ctypes
 import dataclasses
 import functools
 import os
@@ -7,6 +8,7 @@ import socket
 import sys
 import sysconfig
 import time
+import zlib
 from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ from .events import (
     EpochBegan,
     EpochEnded,
     Event,
+    Failed,
     Forward,
     Later,
     Moment,
@@ -181,7 +184,8 @@ def quietly(observe, *args, **kwargs):
         if not PROCESS.forked and not PROCESS.over:
             with suppress(Exception):  # the disk may be full
                 name = getattr(observe, "__name__", "a watcher")
-                write(Unseen(now(), name, repr(error)[:200]))
+                module = getattr(observe, "__module__", "").rpartition(".")[2]
+                write(Failed(now(), module, name, repr(error)[:200]))
 
 
 @contextmanager
@@ -310,6 +314,11 @@ def fingerprint(tensor):
         bits = torch.cat([columns, bits[whole:].long()])
     weights = torch.arange(1, 2 * len(bits), 2, device=bits.device)
     return (bits * weights).sum()
+
+
+def checksum(state):
+    """Of a generator's state, a tensor of bytes on the CPU. Without NumPy it has no numpy()."""
+    return zlib.crc32(ctypes.string_at(state.data_ptr(), state.numel()))
 
 
 def fingerprints(tensors):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
+from .diagnose import left_out
 from .events import Collective, Ended, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
 from .findings import FINDINGS, per_rank
 from .judge_steps import facts
@@ -28,9 +29,11 @@ def show(run, found, ignored, failed):
         print_words(FINDINGS[one.key])
     print_list("Looked at", looked_at(run))
     print_list("Not judged", not_judged(run, ignored, failed))
-    if exit_code(run, found) == 0:
+    if exit_code(run, found, failed) == 0:
         above = f"Above: {len(found)} to check; nothing certain is wrong."
         print("\n" + (above if found else "In what was looked at, nothing is wrong."))
+    if failed:
+        print("\nA part of the doctor failed: please report the lines above that say so.")
 
 
 def print_text(text, indent="", before=""):
@@ -68,14 +71,15 @@ def number(exercise):
 
 
 def address(page):
-    """Where to read a page: in this checkout, or at the address of the installed package."""
+    """Where to read a page: in this checkout, at an address that the package has, or its name."""
     if (CHECKOUT / page.partition("#")[0]).exists():
         path = os.path.relpath(CHECKOUT / page)
         return str(CHECKOUT / page) if path.startswith("../..") else path
     with suppress(PackageNotFoundError):
-        urls = metadata("ddp-doctor").get_all("Project-URL") or ["Documentation, ."]
-        return f"{urls[0].partition(', ')[2]}/{page}"
-    return page
+        urls = metadata("ddp-doctor").get_all("Project-URL")
+        if urls:
+            return f"{urls[0].partition(', ')[2]}/{page}"
+    return f"{page} in the repository that the doctor comes from"
 
 
 # ------------------------------------------------------------------ how the run went
@@ -113,13 +117,15 @@ def failures(run):
     return [text for _, text in sorted(texts)]
 
 
-def exit_code(run, found):
-    """1: something is wrong. 2: it could not look, or not to the end. 0: neither."""
+def exit_code(run, found, failed):
+    """1: something is wrong. 2: the run was not whole. 3: the doctor itself failed. 0: none."""
     if any(one.severity == "wrong" for one in found):
         return 1
     # The command may hide that a rank has failed.
     raised = any(process.says(Raised) for process in (*run.ranks, *run.strangers))
-    return 0 if run.ended_well and len(run.ranks) > 1 and not raised else 2
+    if not run.ended_well or len(run.ranks) < 2 or raised:
+        return 2
+    return 3 if failed else 0
 
 
 # ------------------------------------------------------------------ how much was looked at
@@ -175,7 +181,8 @@ def not_judged(run, ignored, failed):
     }
     texts = [text for text, is_so in reasons.items() if is_so]
     texts += [f"{key}: left out by --ignore" for key in ignored]
-    return texts + [f"a part, since this failed or was cut off: {text}" for text in failed]
+    texts += [f"all of a long run: {text}" for text in left_out(run)]
+    return texts + failed
 
 
 def is_averaged(work):
@@ -187,7 +194,7 @@ def is_averaged(work):
 
 def as_json(run, found, ignored, failed):
     return {
-        "exit": exit_code(run, found),
+        "exit": exit_code(run, found, failed),
         "command": {"code": run.code, "end": run.end},
         "ranks": len(run.ranks),
         "facts": {"sentence": sentence(run), **facts(run)},

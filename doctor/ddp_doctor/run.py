@@ -255,6 +255,9 @@ class Run:
     def all(self, kind):
         return [event for rank in self.ranks for event in rank.all(kind)]
 
+    def all_of_strangers(self, kind):
+        return [event for process in self.strangers for event in process.all(kind)]
+
     @cached_property
     def pace(self):
         """What the laps of its steps say, with `speed` only."""

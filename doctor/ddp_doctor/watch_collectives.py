@@ -24,7 +24,7 @@ from .note import (
     waiting,
     write,
 )
-from .watch_data import value_of_result
+from .watch_data import values_of_result
 from .watch_ports import note_port
 from .watch_steps import note_end
 
@@ -109,6 +109,7 @@ def note_collective(name, values):
     lines = [line_of(frame) for frame in frames] or ["?"]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     groups = [value for value in values if isinstance(value, dist.ProcessGroup)]
+    operations = [value for value in values if isinstance(value, dist.ReduceOp)]
     about = {}
     for frame in reversed(frames):
         about |= words_around(frame)
@@ -128,7 +129,8 @@ def note_collective(name, values):
         by_torch=is_called_by_torch(),
         trimmed="gather_for_metrics" in callers,
         decides="reduce_boolean_decision" in callers,
-        value=value_of_result(tensors),
+        sums=all(op == dist.ReduceOp.SUM for op in operations),
+        values=values_of_result(tensors),
     )
     write(event)
 

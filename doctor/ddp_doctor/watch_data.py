@@ -24,6 +24,7 @@ from .note import (
     PROCESS,
     after,
     before,
+    checksum,
     here,
     is_script,
     now,
@@ -32,7 +33,10 @@ from .note import (
     write,
     write_from_worker,
 )
+from .watch_batch import note_batch_words
 
+MOST_LOOKS = 10  # batches of a worker
+FEW = 8  # numbers: counts and sums of an evaluation, and no predictions
 SETTINGS = ("shuffle", "seed", "epoch")
 
 
@@ -44,6 +48,7 @@ class Reading:
         self.iterators = weakref.WeakKeyDictionary()  # iterator -> loader and its number
         self.positions = weakref.WeakKeyDictionary()  # iterator -> those of its subsets
         self.asked = weakref.WeakKeyDictionary()  # iterator -> indices of batches not yet given
+        self.looked = False  # for what the script calls its batch
         self.evaluation = -1  # number of backward passes at the last eval(), -1 after train()
 
 
@@ -102,11 +107,15 @@ def note_epoch(iterator, loader):
         sampler=type(deciding(samplers)).__name__,
         settings=settings,
         data=digest(dataset),
+        samples=len(loader.dataset) if countable else None,
         subset=zlib.crc32(str(positions).encode()),
-        parts=max(map(parts_of, samplers)),
+        parts=parts_of(samplers),
         stock=type(loader.batch_sampler) is BatchSampler,
     )
     write(event)
+    if not READING.looked and not evaluates():
+        READING.looked = True
+        note_batch_words()
 
 
 def length_of(loader):
@@ -138,9 +147,14 @@ def deciding(samplers):
     return samplers[-1]
 
 
-def parts_of(sampler):
-    """PyTorch's DistributedSampler has num_replicas, Accelerate's BatchSamplerShard the other."""
-    return getattr(sampler, "num_replicas", getattr(sampler, "num_processes", 1))
+def parts_of(samplers):
+    """PyTorch's DistributedSampler has num_replicas, Accelerate's BatchSamplerShard num_processes.
+
+    If a script gives a loader with the first to Accelerate, the second divides each part again.
+    """
+    replicas = [getattr(sampler, "num_replicas", 1) for sampler in samplers]
+    processes = [getattr(sampler, "num_processes", 1) for sampler in samplers]
+    return max(replicas) * max(processes)
 
 
 def around_next(original, iterator):
@@ -206,11 +220,11 @@ def digest(dataset):
     return zlib.crc32(without_addresses.encode())
 
 
-def value_of_result(tensors):
-    """The number that a collective of an evaluation gets. On a GPU it is read later."""
-    if len(tensors) == 1 and tensors[0].numel() == 1 and evaluates():
-        return tensors[0].detach().double().sum()
-    return None
+def values_of_result(tensors):
+    """The numbers that a collective of an evaluation gets. On a GPU they are read later."""
+    if len(tensors) == 1 and tensors[0].numel() <= FEW and evaluates():
+        return tensors[0].detach().double().flatten()
+    return []
 
 
 # ------------------------------------------------------------------ random numbers
@@ -221,34 +235,64 @@ def watch_workers():
     module = torch.utils.data._utils.worker
     original = module._worker_loop
     names = original.__code__.co_varnames
+    init_place = names.index("init_fn")
+    collate_place = names.index("collate_fn")
 
     @functools.wraps(original)
     def worker_loop(*args):
-        """Take the generators' states after the script's own seeding, and look again at the end."""
-        place = names.index("init_fn")
-        init = args[place]
-        number = args[place + 1]
-        states = {}
+        """Take the generators' states after the script's own seeding, and look after batches."""
+        args = list(args)
+        draws = Draws(args[init_place + 1])
+        init = args[init_place]
+        collate = args[collate_place]
 
         def init_and_look(number):
             if init is not None:
                 init(number)
-            states.update(quietly(random_states) or {})
+            draws.states = quietly(random_states) or {}
 
-        original(*args[:place], init_and_look, *args[place + 1 :])
-        quietly(note_draws, number, states)
+        def collate_and_look(samples):
+            quietly(draws.look)
+            return collate(samples)
+
+        args[init_place] = init_and_look
+        args[collate_place] = collate_and_look
+        original(*args)
+        quietly(draws.tell)
 
     module._worker_loop = worker_loop
 
 
-def note_draws(number, states):
-    last = random_states()
-    drew = {name: state for name, state in states.items() if last[name] != state}
-    write_from_worker(Drew(now(), here(), number, drew))
+class Draws:
+    """Which generators has a worker used, and from which states on?
+
+    It is told after the first batches. Persistent workers are killed and have no end of their own.
+    """
+
+    def __init__(self, number):
+        self.number = number
+        self.states = {}
+        self.looks = 0
+        self.told = set()
+
+    def look(self):
+        self.looks += 1
+        if self.looks <= MOST_LOOKS:
+            self.tell()
+
+    def tell(self):
+        last = random_states()
+        drew = {}
+        for name, state in self.states.items():
+            if last[name] != state and name not in self.told:
+                drew[name] = state
+        if drew:
+            self.told.update(drew)
+            write_from_worker(Drew(now(), here(), self.number, drew))
 
 
 def random_states():
-    states = {"torch": zlib.crc32(torch.get_rng_state().numpy())}
+    states = {"torch": checksum(torch.get_rng_state())}
     states["random"] = zlib.crc32(repr(random.getstate()).encode())
     if "numpy" in sys.modules:
         states["numpy"] = zlib.crc32(sys.modules["numpy"].random.get_state()[1].tobytes())

@@ -45,6 +45,7 @@ from .note import (
     PROCESS,
     after,
     before,
+    checksum,
     fingerprint,
     fingerprints,
     here,
@@ -258,6 +259,8 @@ def factor_of(node):
                 return None, None
             else:
                 factor = factor / number
+        elif is_smoothed(node):
+            return factor, node.next_functions[0][0].next_functions[0][0]
         elif not name.startswith(SAME_VALUE) and not is_mean_of_one(node):
             break
         node = node.next_functions[0][0]
@@ -267,9 +270,22 @@ def factor_of(node):
 def constant(node):
     """The number by which the loss is multiplied or divided, if it is one and lies on the host."""
     other = getattr(node, "_saved_other", None)
+    if isinstance(other, (int, float)):
+        return other
     if other is None or other.numel() > 1 or other.requires_grad or other.device.type != "cpu":
         return None
     return other.item()
+
+
+def is_smoothed(node):
+    """With label_smoothing, cross_entropy adds a part of NllLoss and a part of another sum."""
+    if node.name() != "AddBackward0":
+        return False
+    part = node.next_functions[0][0]
+    if part is None or not part.name().startswith("MulBackward"):
+        return False
+    inner = part.next_functions[0][0]
+    return inner is not None and inner.name().startswith("NllLoss")
 
 
 def is_mean_of_one(node):
@@ -425,10 +441,10 @@ def memory_used():
 
 
 def random_states():
-    states = {"torch": zlib.crc32(torch.get_rng_state().numpy())}
+    states = {"torch": checksum(torch.get_rng_state())}
     states["random"] = hash(random.getstate()[1])
     if torch.cuda.is_initialized():  # the state of its generator is kept on the host
-        states["cuda"] = zlib.crc32(torch.cuda.get_rng_state().numpy())
+        states["cuda"] = checksum(torch.cuda.get_rng_state())
     if "numpy" in sys.modules:
         states["numpy"] = zlib.crc32(sys.modules["numpy"].random.get_state()[1].tobytes())
     return states

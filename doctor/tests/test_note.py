@@ -34,8 +34,10 @@ def backward(loss):
 
 def collective(line):
     fields = {"called_from": [], "functions": [], "numel": 1, "whole_group": True, "about": {}}
-    flags = {"by_torch": False, "trimmed": False, "decides": False, "value": None}
-    return Collective(note.now(), at=f"train.py:{line}", op="all_reduce", **fields, **flags)
+    flags = {"by_torch": False, "trimmed": False, "decides": False, "sums": True}
+    return Collective(
+        note.now(), at=f"train.py:{line}", op="all_reduce", values=[], **fields, **flags
+    )
 
 
 def test_what_is_on_a_gpu_is_told_later(folder, monkeypatch):
