@@ -63,6 +63,7 @@ class Change(NamedTuple):
     also: str = ""  # a change that makes no sense without this one
     counts: bool = False  # Does it change the printed counts, as another seed does?
     environment: dict = {}
+    alone: bool = False  # Does the doctor need a run on one rank to compare with?
 
 
 CHANGES = {
@@ -137,6 +138,7 @@ CHANGES = {
         "docs/batch_size_and_learning_rate.md",
         shows="steps per epoch",
         counts=True,
+        alone=True,
     ),
     "5b": Change(
         "the shard of the training set",
@@ -208,6 +210,7 @@ class Run(NamedTuple):
     error: str
     numbers: dict[str, str]  # what was measured, by its name
     findings: list[str] | None  # of the doctor; None: it did not run
+    report: Path | None = None  # the file that the doctor has written
 
 
 def main():
@@ -277,7 +280,10 @@ def run_numbers(numbers, args, folder, address):
     for number in numbers:
         change = CHANGES[number]
         text = without(number)
-        runs = [start(text, doctor=doctor, change=change)]
+        alone = None
+        if doctor and change.alone:
+            alone = start(complete_text, doctor=True, ranks=1).report
+        runs = [start(text, doctor=doctor, change=change, alone=alone)]
         if change.counts:
             for seed in range(1, args.seeds):
                 if len(complete) <= seed:
@@ -428,16 +434,21 @@ def serve(source):
 # Run a script on two ranks.
 
 
-def run_script(text, folder, address, doctor=False, change=None, seed=0):
-    """Run a script on two ranks, in a new folder without data, and return what it did."""
+def run_script(text, folder, address, doctor=False, change=None, seed=0, ranks=RANKS, alone=None):
+    """Run a script in a new folder without data, and return what it did.
+
+    The doctor compares it with the run on one rank whose report is `alone`, if there is one.
+    """
     work = Path(tempfile.mkdtemp(dir=folder))
     script = work / "minimal.py"
     script.write_text(text)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={RANKS}", __file__, "--as-rank", str(script)]
+    command += [f"--nproc-per-node={ranks}", __file__, "--as-rank", str(script)]
     report = work / "doctor.json"
     if doctor:
         before = [sys.executable, str(ROOT / "doctor"), "check", "--json", str(report)]
+        if alone:
+            before += ["--alone", str(alone)]
         command = [*before, f"--limit={TIMEOUT}", *command]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
@@ -464,7 +475,7 @@ def run_script(text, folder, address, doctor=False, change=None, seed=0):
         seen = json.loads(report.read_text())
         code = seen["command"]["code"]  # The doctor's own exit code says what it has found.
         findings = [describe(finding, work) for finding in seen["findings"]]
-    return Run(printed, code, error, summary(work, text), findings)
+    return Run(printed, code, error, summary(work, text), findings, report)
 
 
 def run_command(command, work, environment, limit):
