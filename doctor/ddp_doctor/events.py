@@ -340,6 +340,7 @@ class EpochBegan(Event):
     loader: int  # number of the loader, in the order of their first epochs
     batches: int | None  # len(loader)
     sampler: str  # its class
+    own_order: bool  # the script's own code decides which samples it gives
     settings: dict[str, str]  # the sampler's shuffle, seed, epoch
     data: int  # differs if the ranks' data sets do, as far as their attributes show it
     samples: int | None  # in the data set of the loader, None if it has no length
@@ -406,6 +407,7 @@ class Printed(Event):
     at: str
     by: str  # print, logging, tqdm, ...
     text: str
+    evaluates: bool  # gradients are off, or eval() was called since the last backward pass
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def loss_of_one_rank(run):
             own = is_own_loss(passes, starts, event)
             if own:
                 hits.append(event)
-            elif own is not None:
-                misses += 1
+            elif own is not None and not event.evaluates:
+                misses += 1  # in an evaluation a logger shows other losses
             since = event.when.passes
         # A number may agree with a loss by chance, but not in most lines.
         if len(hits) > misses:
@@ -132,6 +132,7 @@ def losses_of(passes, since, until):
         known.append(sum(weighed) / max(sum(weights), 1))
         # With accumulation the parts of a step are added up; a script may add up all steps.
         known.append(sum(losses))
+        known.append(sum(wholes) / len(wholes))
         known.append(sum(wholes))
     return known
 

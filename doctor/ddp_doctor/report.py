@@ -162,6 +162,7 @@ def not_judged(run, ignored, failed):
     reasons = {
         "anything: no process joined a group (or Python ran with -I, -E or -S)": not run.ranks,
         "what needs two ranks: there was one": len(run.ranks) == 1,
+        f"{run.others} processes of other starts of ranks in this command": run.others > 0,
         "what would have come after the end of this run": not run.ended_well,
         "weights and gradients that are sharded (FSDP, tensor parallelism)": any(
             not work.parameters.plain for work in works

@@ -242,6 +242,7 @@ class Run:
     strangers: tuple[Rank, ...]  # processes that never joined a group
     optimizers: tuple[Optimizer, ...]
     alone: dict = field(default_factory=dict)  # facts() of a run on one rank, see --alone
+    others: int = 0  # processes of other starts of ranks, see largest_start()
 
     @property
     def ended_well(self):
@@ -306,18 +307,33 @@ class Run:
 
 
 def build(code, end, processes, alone=None):
-    ranks = {}
     strangers = []
+    starts = []  # (when it joined last, its number, its events) of each process that joined
     for events in processes:
         joined = [event for event in events if isinstance(event, Joined)]
         if joined:
-            rank = rank_of(joined[-1].rank, events)
-            ranks[rank.number] = rank  # of a rank that was started again: the last
+            starts.append((joined[-1].when.time, joined[-1].rank, events))
         else:
             strangers.append(rank_of(-1, events))
-    in_order = tuple(ranks[number] for number in sorted(ranks))
-    optimizers = optimizers_of(in_order)
-    return Run(code, end, in_order, tuple(strangers), optimizers, alone or {})
+    chosen, others = largest_start(starts)
+    ranks = tuple(rank_of(number, chosen[number]) for number in sorted(chosen))
+    optimizers = optimizers_of(ranks)
+    return Run(code, end, ranks, tuple(strangers), optimizers, alone or {}, others)
+
+
+def largest_start(starts):
+    """-> {number: events} of the ranks that were started together, and how many others there were.
+
+    A script may call mp.spawn several times, and torchrun may start all ranks again. If several
+    starts have equally many ranks, it is the last one.
+    """
+    groups = [{}]
+    for _, number, events in sorted(starts, key=lambda start: start[:2]):
+        if number in groups[-1]:
+            groups.append({})
+        groups[-1][number] = events
+    chosen = max(reversed(groups), key=len)
+    return chosen, len(starts) - len(chosen)
 
 
 def rank_of(number, events):

@@ -105,6 +105,7 @@ def note_epoch(iterator, loader):
         loader=number,
         batches=length_of(loader) if countable else None,
         sampler=type(deciding(samplers)).__name__,
+        own_order=is_own(deciding(samplers)),
         settings=settings,
         data=digest(dataset),
         samples=len(loader.dataset) if countable else None,
@@ -145,6 +146,11 @@ def deciding(samplers):
         if hasattr(sampler, "num_replicas"):
             return sampler
     return samplers[-1]
+
+
+def is_own(sampler):
+    code = getattr(type(sampler).__iter__, "__code__", None)
+    return code is not None and is_script(code.co_filename)
 
 
 def parts_of(samplers):

@@ -12,6 +12,7 @@ import torch
 from .digits import NUMBER, agrees
 from .events import Printed
 from .note import before, here, line_of, now, quietly, replace, script_frames, write
+from .watch_data import evaluates
 
 
 def of_print(*values, file=None, **kwargs):
@@ -140,9 +141,9 @@ def note_text(by, text):
         return
     for frame in script_frames():
         if not was_handed(frame, text):
-            write(Printed(now(), line_of(frame), by, text[:300]))
+            write(Printed(now(), line_of(frame), by, text[:300], evaluates()))
             return
-    write(Printed(now(), here(), by, text[:300]))
+    write(Printed(now(), here(), by, text[:300], evaluates()))
 
 
 # ------------------------------------------------------------------ wrappers

@@ -201,13 +201,18 @@ def test_a_failed_watcher_never_ends_in_a_green_run(user):
 
 
 def test_torch_alone_is_enough(user):
-    """NumPy is optional for PyTorch, and so it is for the doctor."""
+    """NumPy is optional for PyTorch, and so it is for the doctor.
+
+    This script asks for PyTorch before it imports it, as transformers and datasets do.
+    """
     hidden = user.folder / "hidden"
     hidden.mkdir()
     missing = "raise ModuleNotFoundError('not installed here', name='numpy')"
     (hidden / "numpy.py").write_text(missing)
     text = (DOCTOR / "tests/scripts/classic.py").read_text()
-    (user.folder / "train.py").write_text(text.replace("sampler.set_epoch(epoch)", "pass"))
+    text = text.replace("sampler.set_epoch(epoch)", "pass")
+    asks = "from importlib.util import find_spec\n\nassert find_spec('torch')\nimport os\n"
+    (user.folder / "train.py").write_text(text.replace("import os\n", asks))
     done, said = user.check(f"{TORCHRUN} train.py", PYTHONPATH=str(hidden))
     assert [finding["key"] for finding in said["findings"]] == ["same-order"], done.stdout
     assert done.returncode == 1

@@ -15,16 +15,24 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 class AfterImport:
     """Lets torch be imported as always, and calls watch.install() after that."""
 
+    def __init__(self):
+        self.searching = False
+
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        """A library may only ask whether torch is installed, and import it later or never."""
+        if name != "torch" or self.searching:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            self.searching = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module):
+            sys.meta_path.remove(self)
             execute(module)
             try:
                 sys.path.append(ROOT)
