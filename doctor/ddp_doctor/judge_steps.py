@@ -279,8 +279,11 @@ def accumulation_weight(run):
                 known = event.factor is not None and event.mean
                 factors.add(round(event.factor, 6) if known else 0)
                 lines.add(event.at)
-        if not optimizer.is_joint or len(factors) != 1 or 0 in factors or len(lines) != 1:
+        if not optimizer.is_joint or not factors or 0 in factors or len(lines) != 1:
             continue  # more than one loop, or losses that are no means
+        if len(factors) > 1:
+            yield from other_sums(works)
+            continue
         factor = factors.pop()
         usual = Counter(len(work.backwards) for work in works).most_common(1)[0][0]
         odd = [work for work in works if len(work.backwards) != usual]
@@ -301,6 +304,26 @@ def accumulation_weight(run):
                 seen=f"{seen}, and each is multiplied by {factor:.4g}",
                 fine="that step may count otherwise",
             )
+
+
+def other_sums(works):
+    """The factor changes between steps, and the factors of most steps add up to 1."""
+    odd = []
+    for work in works:
+        total = sum(event.factor for event in work.backwards)
+        if not is_close(total, 1):
+            odd.append((work, total))
+    parts = max(len(work.backwards) for work in works)
+    if parts > 1 and 0 < len(odd) <= 2 * len(works) / 3:
+        work, total = odd[0]
+        count = len(work.backwards)
+        seen = f"step {work.step.n + 1} adds up {count} losses, whose factors add up to {total:.3g}"
+        yield Finding(
+            "accumulation-weight",
+            work.step.at,
+            seen=f"{seen}, as in {len(odd)} of {len(works)} steps",
+            fine="these steps may count otherwise",
+        )
 
 
 def clip_scaled(run):

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from pathlib import Path
 
 from .events import (
     Backward,
@@ -252,7 +253,7 @@ def saved_by_every_rank(run):
             yield Finding(
                 "saved-by-every-rank",
                 at=next(iter(lines.values())),
-                seen=f"ranks {short(lines)} all save {path} after {step} steps",
+                seen=f"ranks {short(lines)} all save {Path(path).name} after {step} steps",
                 fine="each has a disk of its own",
             )
 
