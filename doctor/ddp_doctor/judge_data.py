@@ -562,16 +562,19 @@ def whole_evaluation_added(run):
     """Each rank evaluated the whole set, and the counts were added up."""
     for team in run.teams:
         found = []
+        alone = False  # is a count added up by itself, and not together with its divisor?
         for epochs in run.meetings(team, evaluates):
             sets = sets_of(epochs)
             count = len(epochs[0].indices)
             whole = of_one_set(epochs) and all(own == sets[0] for own in sets)
-            if whole and counts_added(team, epochs, count):
+            added = counts_added(team, epochs, count) if whole else []
+            if added:
                 found.append((epochs[0], count))
-        if not found:
-            continue
+                alone |= len(added) == 1
         over = [hits_over(team[0], epoch, count) for epoch, count in found]
         over = [text for text in over if text]
+        if not over and not alone:
+            continue
         epoch, count = found[0]
         shown = f", to {over[0]}" if over else ""
         yield Finding(
@@ -583,7 +586,10 @@ def whole_evaluation_added(run):
 
 
 def counts_added(team, epochs, count):
-    """Were whole numbers up to `count` added up that were equal on all ranks: counts of samples?"""
+    """Numbers of which one is a whole number up to `count`, equal on all ranks: perhaps its hits.
+
+    All numbers that were added up in this evaluation, or none.
+    """
     rows = []
     for rank, epoch in zip(team, epochs):
         numbers = []
@@ -594,8 +600,8 @@ def counts_added(team, epochs, count):
     for numbers in zip(*rows):
         same = len(set(numbers)) == 1
         if same and 1 < numbers[0] <= count and numbers[0] % 1 == 0:
-            return True
-    return False
+            return rows[0]
+    return []
 
 
 def hits_over(rank, epoch, count):

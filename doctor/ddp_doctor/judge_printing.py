@@ -9,6 +9,7 @@ from .findings import Finding
 
 # The text says whose figure it is.
 OWN = re.compile(r"\b(rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda)", re.I)
+OF_TEST = re.compile(r"\W*(test|val|valid|validation|eval|evaluation)\b", re.I)
 # Rank 0 shows it, although each rank calls these.
 EACH_RANK_CALLS = ("Lightning", "Fabric", "Accelerate", "TensorBoard", "wandb")
 
@@ -41,6 +42,8 @@ def loss_of_one_rank(run):
     lines = {}
     for event in run.ranks[0].all(Printed):
         by_rank_0 = event.at not in others or event.by in EACH_RANK_CALLS
+        if event.evaluates and OF_TEST.match(event.text):
+            continue  # it is no loss of the training
         if by_rank_0 and not OWN.search(event.text):
             lines.setdefault(event.at, []).append(event)
     passes = [passes_of(rank) for rank in run.ranks]
