@@ -165,9 +165,10 @@ def save_in_time(args):
     signals = []
     # The handler only notes the signal. The loop below looks at the list before each step.
     signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+    control = dist.new_group(backend="gloo")
     training = Training(args.snapshot, args.steps)
     say(f"resume: {dist.get_world_size()} rank(s), {training.done} of {args.steps} steps done")
-    while training.done < args.steps and not any_rank(signals):
+    while training.done < args.steps and not any_rank(signals, control):
         training.step()
         time.sleep(args.pause)
     training.save()
@@ -182,10 +183,13 @@ def say(text):
         print(text, flush=True)
 
 
-def any_rank(signals):
-    """Has any rank received a signal? The same answer on all of them."""
+def any_rank(signals, control):
+    """Has any rank received a signal? The same answer on all of them.
+
+    `control` is a gloo group. Its tensors lie on the CPU, so that no rank waits for its GPU.
+    """
     flag = torch.tensor(len(signals))
-    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=control)
     return flag.item() > 0
 
 

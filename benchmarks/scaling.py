@@ -109,7 +109,7 @@ def overlapped(full: list[float], averaging: list[float]) -> float:
 
     full: of each bucket the seconds from the start of the step until backward has filled it.
     averaging: the seconds of its all-reduce, which starts when the bucket is full and the
-    all-reduce before it is done. docs/site/static/model.js draws the same.
+    all-reduce before it is done.
     """
     end = 0.0
     for start, seconds in zip(full, averaging, strict=True):

@@ -35,7 +35,8 @@ def resume_from_the_newest(folder: Path) -> tuple[int, float]:
 
 def stops() -> bool:
     """Only rank 1 was told to stop -> does this rank stop?"""
-    return resume.any_rank([signal.SIGTERM] if dist.get_rank() == 1 else [])
+    signals = [signal.SIGTERM] if dist.get_rank() == 1 else []
+    return resume.any_rank(signals, dist.group.WORLD)
 
 
 # ---------------------------------------------------------------- train.py, by SIGKILL

@@ -110,6 +110,29 @@ def test_fullgraph_is_for_the_inner_model(compiling):
         backward_of(torch.compile(wrapper, backend="eager", fullgraph=True))
 
 
+@pytest.mark.parametrize(
+    ("warm_up", "step"),
+    [("none", "B1 A1 B7 A7"), ("wrapper", "B1 A1 B7 A7"), ("bare model", "B8 A1 A7")],
+)
+def test_a_warm_up_of_the_bare_model_ends_the_overlap(compiling, warm_up, step):
+    """A graph that is compiled without DDP is taken from the cache, and is not split by buckets."""
+    compiling.graphs.clear()
+    model = compiling.Net()
+    model.compile(backend=compiling.counting)
+    ddp_model = DistributedDataParallel(model)
+    ddp_model.register_comm_hook(None, compiling.noting_hook)
+    if warm_up == "bare model":
+        backward_of(model)
+    elif warm_up == "wrapper":
+        with ddp_model.no_sync():
+            backward_of(ddp_model)
+    model.zero_grad(set_to_none=True)
+    for _ in range(3):  # DDP has its final buckets from the second step on.
+        compiling.events.clear()
+        backward_of(ddp_model)
+    assert " ".join(compiling.events) == step
+
+
 # ---------------------------------------------------------------- amp.md
 
 

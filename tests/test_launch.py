@@ -159,6 +159,23 @@ def test_a_job_whose_time_is_up_is_requeued_at_most_20_times(folder, job, restar
     assert ("giving up" in err) != requeued
 
 
+@pytest.mark.parametrize("job", JOBS, ids=lambda path: path.name)
+def test_a_script_of_the_readers_gets_only_their_flags(folder, job):
+    fake(folder, "srun", 'env | grep -E "^(NCCL|TORCH_FR)_"; echo "$@"')
+    slurm = {"SLURM_JOB_ID": "21234", "SLURM_JOB_NODELIST": "n[7-8]", "SLURM_NNODES": "2"}
+    slurm |= {"SLURM_CPUS_PER_TASK": "3", "IMAGE": "my image.sqsh"}
+    result = run(["bash", job, "--mine", "a b"], folder, SCRIPT="../my/train.py", **slurm)
+    assert result.returncode == 0 and "--snapshot" not in result.stdout, result
+    assert result.stdout.endswith(" --mine a b\n")
+    in_container = "--container-image=my image.sqsh --container-mounts="
+    assert (in_container in result.stdout) == (job.name != "job_srun.sbatch")
+    if job.name == "job_gpus.sbatch":
+        assert f"NCCL_DEBUG_FILE={folder}/logs/21234/nccl-%h-%p.log" in result.stdout
+        assert f"TORCH_FR_DUMP_TEMP_FILE={folder}/logs/21234/flight-rank" in result.stdout
+    stage5 = run(["bash", job], folder, **slurm)
+    assert "--snapshot checkpoints/stage5-21234.snapshot" in stage5.stdout
+
+
 @NEEDS_HOSTS
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # half a minute, on two idle cores

@@ -3,7 +3,6 @@
 import functools
 import io
 import os
-import random
 import re
 import subprocess
 import sys
@@ -16,11 +15,8 @@ from browser import NEEDS_BROWSER, served
 from conftest import ROOT, files
 from filelock import FileLock
 
-from benchmarks import scaling
-
 pytestmark = pytest.mark.slow
 
-Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 pytest.importorskip("sphinx_book_theme", reason="requirements/dev.txt has it for Python 3.11 on")
 SEARCHES = {  # a page that has to be among the first three: what readers type
@@ -38,6 +34,10 @@ SEARCHES = {  # a page that has to be among the first three: what readers type
     "docs/fsdp": "fsdp vs ddp",
     "docs/glossary": "rank 是什么",
     "docs/gradient_accumulation": "gradient accumulation, 梯度累积",
+    "docs/is_it_ddp": "loss is nan, gpu memory grows every step, device-side assert, "
+    "no kernel image",
+    "docs/around_the_ranks": "pytorchjob world_size, RendezvousClosedError, do i need ssh",
+    "docs/host": "persistent_workers, h5py dataloader, how many num_workers",
     "docs/memory": "cuda oom, 显存不足",
     "docs/questions": "ports firewall",
     "docs/reading_timings": "ddp slower than single gpu, no speedup, not faster with 2 gpus, "
@@ -279,32 +279,6 @@ def test_the_search_finds_the_page(chromium, address):
         found = chromium.execute_script(FOUND, words)[:3]
         anchors = [anchor for name, anchor in found if name == page]
         assert anchors and (anchors[0] or words not in ENTRIES), (words, page, found)
-
-
-@NEEDS_BROWSER
-def test_the_model_of_a_step_is_that_of_the_benchmarks(chromium, address):
-    """Fifty points: ranks, bytes, buckets, seconds of forward and backward, latency, bandwidth."""
-    draw = random.Random(0)
-    chromium.get(f"{address}/docs/at_scale.html")
-    for _ in range(50):
-        n, buckets = draw.randint(1, 4096), draw.randint(1, 40)
-        size, forward, backward, alpha, beta = (10 ** draw.uniform(-1, 3) for _ in range(5))
-        setting = {"n": n, "bytes": size, "buckets": buckets, "forward": forward}
-        setting |= {"backward": backward, "alpha": alpha, "beta": beta}
-        drawn = chromium.execute_script("return describe(arguments[0]).step", setting)
-        full = [forward + backward * (i + 1) / buckets for i in range(buckets)]
-        averaging = [scaling.ring(n, size / buckets, alpha, beta)] * buckets
-        assert drawn == pytest.approx(scaling.overlapped(full, averaging), rel=1e-9)
-
-
-@NEEDS_BROWSER
-def test_a_slider_of_the_model_changes_its_words(chromium, address):
-    for name, words in (("index", "{} ranks do"), ("README.zh", "{} 个 rank")):
-        chromium.get(f"{address}/{name}.html")
-        said = chromium.find_element("css selector", ".model [aria-live]")
-        assert words.format(8) in said.text
-        chromium.find_element("css selector", ".model input").send_keys(Keys.ARROW_RIGHT)
-        assert words.format(16) in said.text
 
 
 @NEEDS_BROWSER

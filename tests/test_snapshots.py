@@ -167,13 +167,14 @@ def test_the_demonstration(reader):
 
 
 def test_told_to_stop_it_saves_and_resumes_with_the_next_step(alone, tmp_path, capsys, monkeypatch):
-    assert resume.any_rank([signal.SIGTERM]) and not resume.any_rank([])
+    assert resume.any_rank([signal.SIGTERM], dist.group.WORLD)
+    assert not resume.any_rank([], dist.group.WORLD)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def run(name, told=()):
         args = argparse.Namespace(snapshot=tmp_path / name, steps=6, pause=0)
         answers = itertools.chain(told, itertools.repeat(False))
-        monkeypatch.setattr(resume, "any_rank", lambda told: next(answers))
+        monkeypatch.setattr(resume, "any_rank", lambda *_: next(answers))
         resume.save_in_time(args)
         return capsys.readouterr().out.splitlines()
 

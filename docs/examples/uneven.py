@@ -33,8 +33,11 @@ class Stream(IterableDataset):
             yield from file
 
 
-def in_step(loader, repeat, device):
-    """As many batches on all ranks: until one rank has had all of its own, or (repeat) all have."""
+def in_step(loader, repeat, control):
+    """As many batches on all ranks: until one rank has had all of its own, or (repeat) all have.
+
+    `control` is a gloo group. Its tensors lie on the CPU, so that no rank waits for its GPU.
+    """
     iterator, done = iter(loader), 0
     while True:
         batch = next(iterator, None)
@@ -43,8 +46,8 @@ def in_step(loader, repeat, device):
             if repeat:
                 iterator = iter(loader)
                 batch = next(iterator)
-        ended = torch.tensor(done, device=device)
-        dist.all_reduce(ended, dist.ReduceOp.MIN if repeat else dist.ReduceOp.MAX)
+        ended = torch.tensor(done)
+        dist.all_reduce(ended, dist.ReduceOp.MIN if repeat else dist.ReduceOp.MAX, group=control)
         if ended:
             return
         yield batch
@@ -56,11 +59,12 @@ def train(way, device):
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
     group = dist.new_group(timeout=timedelta(seconds=5 if way == "bare" else 300))
     ddp_model = DistributedDataParallel(model, process_group=group)
+    control = dist.new_group(backend="gloo")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loader = DataLoader(Stream(), batch_size=50, num_workers=2)
     steps, samples, weights, ends = 0, 0, None, "ok"
     for epoch in range(2):
-        batches = in_step(loader, way == "repeat", device) if way in ("stop", "repeat") else loader
+        batches = in_step(loader, way == "repeat", control) if way in ("stop", "repeat") else loader
         join, throw = way.startswith("join"), way == "join, throw"
         try:
             with Join([ddp_model], enable=join, throw_on_early_termination=throw):

@@ -190,9 +190,8 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     if page == "search":
         app.add_js_file("search.js", priority=200)
     raw = "".join(one.astext() for one in doctree.findall(nodes.raw)) if doctree else ""
-    for kind, script in (("player", "player/player.js"), ("model", "model.js")):
-        if f'class="{kind}"' in raw:
-            app.add_js_file(script, loading_method="defer")
+    if 'class="player"' in raw:
+        app.add_js_file("player/player.js", loading_method="defer")
 
 
 @functools.cache

@@ -112,7 +112,7 @@ def why_ddp(traffic: dict) -> None:
     lesson.table(
         ["what", "with two devices", "with eight"],
         [
-            ["bytes through device 0, each step", *(f"{n:,}" for n in (two, eight))],
+            ["bytes through device 0 (from scratch)", *(f"{n:,}" for n in (two, eight))],
             ["bytes through any other", *(f"{n:,.0f}" for n in (two, eight / 7))],
             ["images that BatchNorm keeps statistics of", "60 of 120", "15 of 120"],
             ["threads that wait for one GIL", "2", "8"],
