@@ -112,7 +112,7 @@ def checkout(recipe: dict, snapshots: Path | None, folder: Path) -> None:
             address = f"https://github.com/{recipe['repository']}"
             clone_command = ["git", "clone", "--quiet", "--bare", "--filter=blob:none"]
             subprocess.run([*clone_command, address, git], check=True)
-        if not git.name == "repo":  # the files of that commit, without git
+        if git.name != "repo":  # the files of that commit, without git
             subprocess.run(["cp", "-r", f"{git}/.", folder], check=True)
             return
         archive = ["git", "--git-dir", git, "archive", commit, *recipe.get("paths", [])]

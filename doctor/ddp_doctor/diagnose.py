@@ -45,9 +45,10 @@ def diagnose(run):
     """
     found = {}
     failed = {}  # of each judge's module: what failed
-    for event in (*run.all(Failed), *run.all_of_strangers(Failed)):
-        for module in USED_BY.get(event.module, SUBJECTS):
-            failed.setdefault(module, set()).add(f"{event.watcher}: {event.error}")
+    for process in run.processes:
+        for event in process.all(Failed):
+            for module in USED_BY.get(event.module, SUBJECTS):
+                failed.setdefault(module, set()).add(f"{event.watcher}: {event.error}")
     for judge in JUDGES if len(run.ranks) > 1 else NEED_NO_RANKS:
         module = judge.__module__.rpartition(".")[2]
         try:

@@ -401,6 +401,10 @@ def results(rank, epoch):
     return found
 
 
+def reductions(rank, epoch):
+    return [call for call in results(rank, epoch) if "reduce" in call.op]
+
+
 def joined_by_files(team, epochs):
     """Does a rank read files that the others wrote in this evaluation?"""
     written = set()
@@ -592,11 +596,8 @@ def counts_added(team, epochs, count):
     """
     rows = []
     for rank, epoch in zip(team, epochs):
-        numbers = []
-        for call in results(rank, epoch):
-            if "reduce" in call.op and call.sums:
-                numbers += call.values
-        rows.append(numbers)
+        added = [call for call in reductions(rank, epoch) if call.sums]
+        rows.append([number for call in added for number in call.values])
     for numbers in zip(*rows):
         same = len(set(numbers)) == 1
         if same and 1 < numbers[0] <= count and numbers[0] % 1 == 0:
@@ -631,11 +632,8 @@ def mean_of_means(run):
 
 def reduced_numbers(rank, epoch):
     """What this rank gave to all_reduce or reduce, where that was one number."""
-    numbers = []
-    for call in results(rank, epoch):
-        if "reduce" in call.op and len(call.values) == 1:
-            numbers += call.values
-    return numbers
+    alone = [call for call in reductions(rank, epoch) if len(call.values) == 1]
+    return [number for call in alone for number in call.values]
 
 
 def mean_of_unequal(team, epochs, means, counts):

@@ -1,5 +1,6 @@
 """Files and ports that processes share: who read what another was writing, who chose the port?"""
 
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 from .events import Awaited, FixedPort, Read, Returned, Unseen, Wrote
@@ -14,6 +15,8 @@ def file_race(run):
             if not event.appends:
                 writes.append((rank, event))
     for rank in run.ranks:
+        returns = [event.when.time for event in rank.all(Returned)]
+        all_known = not rank.says(Unseen)  # of a long run only the first calls are written
         for read in rank.all(Read):
             earlier = []
             for writer, event in writes:
@@ -25,7 +28,8 @@ def file_race(run):
             _, writer, wrote = max(earlier, key=lambda one: one[0])
             # A call in which both ranks were since then made the reader wait. init_process_group
             # may have returned long before the other rank arrived.
-            early = read.passed <= wrote.passed or not has_returned(rank, wrote, read)
+            returned = bisect_left(returns, read.when.time) > bisect_right(returns, wrote.when.time)
+            early = read.passed <= wrote.passed or (all_known and not returned)
             unordered = early and not has_awaited(rank, read)
             # A file that was whole before it got this name can be read at any time.
             if unordered and not wrote.renamed:
@@ -39,16 +43,6 @@ def file_race(run):
                 )
 
 
-def has_returned(rank, wrote, read):
-    """Did a call that waits for others return between the two, as far as all calls are known?"""
-    if rank.says(Unseen):
-        return True
-    for event in rank.all(Returned):
-        if wrote.when.time < event.when.time < read.when.time:
-            return True
-    return False
-
-
 def has_awaited(rank, read):
     """Did it wait for others since the last collective, by a lock or by a key of the store?"""
     for event in rank.all(Awaited):
@@ -59,7 +53,7 @@ def has_awaited(rank, read):
 
 def fixed_port(run):
     """The script itself chooses the port at which its ranks meet."""
-    for process in (*run.ranks, *run.strangers):
+    for process in run.processes:
         for event in process.all(FixedPort):
             yield Finding(
                 "fixed-port",

@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import functools
 import os
+import random
 import socket
 import sys
 import sysconfig
@@ -37,6 +38,7 @@ from .events import (
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.dirname(torch.__file__)
 LIBRARY = ("<", HERE, TORCH, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+LARGEST = 1_000_000  # bytes: a larger file is no script, and no settings
 MOST = 5000  # events of one kind: the file stays small, however long the run is
 MOST_WAITS = 40_000  # events of the kinds below, together
 WAITS = (Forward, Backward, Collective, Returned)  # they tell what a rank waits for
@@ -314,6 +316,32 @@ def fingerprint(tensor):
         bits = torch.cat([columns, bits[whole:].long()])
     weights = torch.arange(1, 2 * len(bits), 2, device=bits.device)
     return (bits * weights).sum()
+
+
+def script_files():
+    """The files of the script's own modules that have been imported by now."""
+    names = []
+    for module in [*sys.modules.values()]:
+        name = getattr(module, "__file__", None)
+        if isinstance(name, str) and is_script(name):
+            names.append(name)
+    return names
+
+
+def text_of(path):
+    """The text of a file. It is empty if there is none, or if it is too large for a script."""
+    file = Path(path)
+    if not file.is_file() or file.stat().st_size > LARGEST:
+        return ""
+    return file.read_text(errors="replace")
+
+
+def random_states():
+    """A number for the state of each random generator on the host: equal for equal states."""
+    states = {"torch": checksum(torch.get_rng_state()), "random": hash(random.getstate()[1])}
+    if "numpy" in sys.modules:
+        states["numpy"] = zlib.crc32(sys.modules["numpy"].random.get_state()[1].tobytes())
+    return states
 
 
 def checksum(state):

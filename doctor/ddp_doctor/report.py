@@ -106,7 +106,7 @@ def sentence(run):
 def failures(run):
     """How processes failed: the first one first, since others lose the connection by it."""
     texts = []
-    for process in (*run.ranks, *run.strangers):
+    for process in run.processes:
         who = f"rank {process.number}" if process in run.ranks else "a process"
         for event in process.all(Raised):
             error = event.error.partition("\n")[0].split(". ")[0]  # gloo adds a page of advice
@@ -122,7 +122,7 @@ def exit_code(run, found, failed):
     if any(one.severity == "wrong" for one in found):
         return 1
     # The command may hide that a rank has failed.
-    raised = any(process.says(Raised) for process in (*run.ranks, *run.strangers))
+    raised = any(process.says(Raised) for process in run.processes)
     if not run.ended_well or len(run.ranks) < 2 or raised:
         return 2
     return 3 if failed else 0

@@ -256,8 +256,10 @@ class Run:
     def all(self, kind):
         return [event for rank in self.ranks for event in rank.all(kind)]
 
-    def all_of_strangers(self, kind):
-        return [event for process in self.strangers for event in process.all(kind)]
+    @property
+    def processes(self):
+        """The ranks, and then those that never joined a group."""
+        return (*self.ranks, *self.strangers)
 
     @cached_property
     def pace(self):

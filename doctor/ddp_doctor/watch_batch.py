@@ -7,10 +7,9 @@ import argparse
 import ast
 import re
 import sys
-from pathlib import Path
 
 from .events import GlobalBatch
-from .note import is_script, now, shown, write
+from .note import now, script_files, shown, text_of, write
 
 ALL = "(ranks|gpus|devices|processes|workers|nodes)"
 OF_ALL_RANKS = re.compile(
@@ -21,34 +20,26 @@ OF_ALL_RANKS = re.compile(
 )
 # The words explain how the batch of a rank and that of all ranks belong together.
 OF_EACH_RANK = re.compile(r"\b(per|each|every|one)[ _-]?(rank|gpu|device|process|node)|[*]|times")
-LARGEST = 1_000_000  # bytes: a larger file is no script
 
 
 def note_batch_words():
     """Write an event for each number that the script itself calls the batch of all ranks."""
-    for path in scripts():
-        text = path.read_text(errors="replace")
-        lines = text.splitlines()
-        for statement in statements(text):
-            number = number_of(statement)
-            last = min(statement.end_lineno, len(lines))
-            words = "\n".join(lines[first_line(statement, lines) - 1 : last])
-            is_global = OF_ALL_RANKS.search(words) and not OF_EACH_RANK.search(words)
-            if number is not None and is_global:
-                at = f"{shown(str(path))}:{statement.lineno}"
-                write(GlobalBatch(now(), at, number))
+    for path in dict.fromkeys(script_files()):
+        text = text_of(path)
+        # Most files have no such words, and to parse all files of a large script takes seconds.
+        if path.endswith(".py") and OF_ALL_RANKS.search(text):
+            note_numbers(path, text)
 
 
-def scripts():
-    """The files of the script's own modules."""
-    paths = []
-    for module in [*sys.modules.values()]:
-        name = getattr(module, "__file__", None)
-        if isinstance(name, str) and name.endswith(".py") and is_script(name):
-            path = Path(name)
-            if path.is_file() and path.stat().st_size < LARGEST:
-                paths.append(path)
-    return list(dict.fromkeys(paths))
+def note_numbers(path, text):
+    lines = text.splitlines()
+    for statement in statements(text):
+        number = number_of(statement)
+        last = min(statement.end_lineno, len(lines))
+        words = "\n".join(lines[first_line(statement, lines) - 1 : last])
+        is_global = OF_ALL_RANKS.search(words) and not OF_EACH_RANK.search(words)
+        if number is not None and is_global:
+            write(GlobalBatch(now(), f"{shown(path)}:{statement.lineno}", number))
 
 
 def statements(text):

@@ -24,11 +24,11 @@ from .note import (
     PROCESS,
     after,
     before,
-    checksum,
     here,
     is_script,
     now,
     quietly,
+    random_states,
     replace,
     write,
     write_from_worker,
@@ -91,6 +91,7 @@ def note_epoch(iterator, loader):
     number = READING.loaders.setdefault(loader, len(READING.loaders))
     READING.iterators[iterator] = (loader, number)
     samplers = samplers_of(loader)
+    divider = deciding(samplers)
     settings = {}
     for name in SETTINGS:
         for sampler in samplers:
@@ -104,8 +105,8 @@ def note_epoch(iterator, loader):
         at=here(),
         loader=number,
         batches=length_of(loader) if countable else None,
-        sampler=type(deciding(samplers)).__name__,
-        own_order=is_own(deciding(samplers)),
+        sampler=type(divider).__name__,
+        own_order=is_own(divider),
         settings=settings,
         data=digest(dataset),
         samples=len(loader.dataset) if countable else None,
@@ -295,14 +296,6 @@ class Draws:
         if drew:
             self.told.update(drew)
             write_from_worker(Drew(now(), here(), self.number, drew))
-
-
-def random_states():
-    states = {"torch": checksum(torch.get_rng_state())}
-    states["random"] = zlib.crc32(repr(random.getstate()).encode())
-    if "numpy" in sys.modules:
-        states["numpy"] = zlib.crc32(sys.modules["numpy"].random.get_state()[1].tobytes())
-    return states
 
 
 def watch_seeds():

@@ -7,15 +7,13 @@ ranks. A parent is no rank and has no file, so it leaves what it knows in the en
 import os
 import re
 import sys
-from pathlib import Path
 
 from .events import FixedPort
-from .note import is_script, line_of, now, quietly, script_frames, write
+from .note import is_script, line_of, now, quietly, script_files, script_frames, text_of, write
 
 CHOSEN = "DDP_DOCTOR_PORT"  # "12355 train.py:20": what was put into MASTER_PORT, and where
 SETTINGS = "DDP_DOCTOR_SETTINGS"  # files of settings that were read
 ENDINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")
-LARGEST = 1_000_000  # bytes: a larger file is no settings and no module
 
 
 def install():
@@ -74,17 +72,10 @@ def port_of(values):
 def candidates(at):
     """The file of the line, all modules of the script, and the settings that were read."""
     paths = [at.rpartition(":")[0]]
-    for module in [*sys.modules.values()]:
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and is_script(path):
-            paths.append(path)
+    paths += script_files()
     paths += os.environ.get(SETTINGS, "").split(os.pathsep)
     return dict.fromkeys(paths)
 
 
 def is_in(port, path):
-    file = Path(path)
-    if not file.is_file() or file.stat().st_size > LARGEST:
-        return False
-    text = file.read_text(errors="replace")
-    return re.search(rf"(?<!\d){port}(?!\d)", text) is not None
+    return re.search(rf"(?<!\d){port}(?!\d)", text_of(path)) is not None

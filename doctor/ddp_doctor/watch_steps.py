@@ -7,11 +7,8 @@ step waits for them: see note.settled().
 import ast
 import functools
 import math
-import random
 import re
-import sys
 import weakref
-import zlib
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +51,7 @@ from .note import (
     line_of,
     now,
     quietly,
+    random_states,
     replace,
     script_frames,
     shown,
@@ -259,8 +257,8 @@ def factor_of(node):
                 return None, None
             else:
                 factor = factor / number
-        elif is_smoothed(node):
-            return factor, node.next_functions[0][0].next_functions[0][0]
+        elif smoothed_loss(node) is not None:
+            return factor, smoothed_loss(node)
         elif not name.startswith(SAME_VALUE) and not is_mean_of_one(node):
             break
         node = node.next_functions[0][0]
@@ -277,15 +275,15 @@ def constant(node):
     return other.item()
 
 
-def is_smoothed(node):
-    """With label_smoothing, cross_entropy adds a part of NllLoss and a part of another sum."""
+def smoothed_loss(node):
+    """With label_smoothing, cross_entropy adds a part of NllLoss to another sum -> its NllLoss."""
     if node.name() != "AddBackward0":
-        return False
+        return None
     part = node.next_functions[0][0]
     if part is None or not part.name().startswith("MulBackward"):
-        return False
+        return None
     inner = part.next_functions[0][0]
-    return inner is not None and inner.name().startswith("NllLoss")
+    return inner if inner is not None and inner.name().startswith("NllLoss") else None
 
 
 def is_mean_of_one(node):
@@ -389,7 +387,7 @@ def note_step(optimizer, closure):
         gradients=fingerprints(gradients) if looked_at else [],
         weights=weights_of(parameters) if looked_at else [],
         sums=weighted_sums(gradients[:20]) if n < 9 else [],
-        random=random_states() if PROCESS.step < 20 else {},
+        random=states_before_step() if PROCESS.step < 20 else {},
         graphs=len(TRAINING.graphs),
         memory=memory_used() if n % 10 == 9 else 0,
     )
@@ -440,13 +438,10 @@ def memory_used():
     return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
 
 
-def random_states():
-    states = {"torch": checksum(torch.get_rng_state())}
-    states["random"] = hash(random.getstate()[1])
+def states_before_step():
+    states = random_states()
     if torch.cuda.is_initialized():  # the state of its generator is kept on the host
         states["cuda"] = checksum(torch.cuda.get_rng_state())
-    if "numpy" in sys.modules:
-        states["numpy"] = zlib.crc32(sys.modules["numpy"].random.get_state()[1].tobytes())
     return states
 
 
