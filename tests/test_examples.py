@@ -153,6 +153,27 @@ def test_autocast_is_a_state_of_one_thread_and_gradients_have_the_type_of_the_we
     assert model.weight.grad.dtype == model.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("outside", "scale", "finite"),
+    [(False, 2.0**15, True), (False, 2.0**16, True), (True, 2.0**15, True), (True, 2.0**16, False)],
+)
+def test_a_loss_outside_of_autocast_has_16_bits(outside, scale, finite):
+    """It cannot be multiplied by the first scale of a GradScaler, which is above fp16's numbers."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    labels = torch.arange(16) % 4
+    with torch.autocast("cpu", torch.float16):
+        outputs = model(torch.randn(16, 8))
+        loss = F.cross_entropy(outputs, labels)
+    if outside:
+        loss = F.cross_entropy(outputs, labels)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    scaler.scale(loss).backward()
+    assert loss.dtype == (torch.float16 if outside else torch.float32)
+    assert bool(model.weight.grad.isfinite().all()) == finite
+    assert torch.amp.GradScaler("cpu").state_dict()["scale"] == 2.0**16
+
+
 def test_what_16_bits_lose():
     assert torch.ones((), dtype=torch.bfloat16) + 0.002 == 1
     assert torch.tensor(65504.0).half().isfinite() and torch.tensor(65520.0).half().isinf()

@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from conftest import Reader, left, record_of, wait_for
+from conftest import ROOT, Reader, left, record_of, wait_for
 from killed_ranks import distance
 
 slurm_py = importlib.import_module("05_multinode.rehearsal.slurm")
@@ -99,6 +99,21 @@ def test_every_task_becomes_the_rank_that_it_is(cluster):
     shown = cluster.run(f"srun --nodes=2 --ntasks-per-node=2 {ranks} show.sh")
     expected = "0/4,0/2,0/2,host0 1/4,1/2,0/2,host0 2/4,0/2,1/2,host1 3/4,1/2,1/2,host1"
     assert sorted(shown.split()) == expected.split()
+
+
+def test_an_interactive_srun_starts_one_rank_per_task(cluster):
+    """The line of docs/cheatsheet.md on one node, without its GPUs."""
+    (cluster.folder / "hello.py").write_text(
+        "import os, torch.distributed as dist\n"
+        'dist.init_process_group("gloo")\n'
+        "print(f\"{dist.get_rank()}/{dist.get_world_size()},{os.environ['LOCAL_RANK']}\")\n"
+        "dist.destroy_process_group()\n"
+    )
+    page = (ROOT / "docs/cheatsheet.md").read_text()
+    line = re.search("`(MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 srun .*?)`", page)[1]
+    line = line.replace("--gres gpu:2 --cpus-per-task 8 ", "").replace("SCRIPT", "hello.py")
+    ranks = re.findall(r"\d/\d,\d", cluster.run(f"env {line}"))  # There are warnings, too.
+    assert sorted(ranks) == ["0/2,0", "1/2,1"]
 
 
 @pytest.mark.parametrize("job", ["job.sbatch", "job_srun.sbatch --ntasks-per-node=1"])
