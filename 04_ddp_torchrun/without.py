@@ -77,7 +77,7 @@ CHANGES = {
         "a GPU of its own for each rank",
         "All ranks of this run compute on the CPU, so nothing differs. On GPUs all ranks would use "
         "the first GPU, and NCCL refuses two ranks on one GPU.",
-        "docs/messages.md#every-process-takes-memory-on-gpu-0",
+        "docs/messages_devices.md#every-process-takes-memory-on-gpu-0",
     ),
     "2": Change(
         "a seed of its own for each rank",
@@ -91,13 +91,13 @@ CHANGES = {
         "joining the group",
         "A collective such as barrier needs a group of ranks. The first collective raises the "
         "error.",
-        "docs/messages.md#default-process-group-has-not-been-initialized",
+        "docs/messages.md#this-process-has-no-process-group",
     ),
     "3b": Change(
         "destroying the group",
         "With gloo the group ends with the process. With NCCL PyTorch prints a warning, because "
         "communication that is still running could be cut off.",
-        "docs/messages.md#destroy_process_group-was-not-called-before-program-exit",
+        "docs/messages.md#the-group-was-not-destroyed-at-the-end",
         shows="groups that are destroyed",
     ),
     "4": Change(
@@ -190,7 +190,7 @@ CHANGES = {
         "a new order in each epoch",
         "The sampler shuffles with its seed plus the number of the epoch, and that number stays 0. "
         "So each epoch repeats the batches of the first epoch.",
-        "docs/messages.md#distributedsampler-the-same-order-in-every-epoch",
+        "docs/messages_training.md#distributedsampler-the-same-order-in-every-epoch",
         shows="first images of rank 0 in the two epochs",
         counts=True,
     ),

@@ -65,6 +65,11 @@ def tensor_on_the_cpu():
 
 
 @alone
+def rank_too_large():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=2, world_size=2)
+
+
+@alone
 def no_environment():
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
@@ -233,6 +238,45 @@ def deprecated_buffers(rank):
     print(f"attribute set after wrapping: {len(seen)} warnings")
 
 
+# ---------------------------------------------------------------- backward, precision, optimizer
+
+
+@alone
+def backward_twice():
+    loss = nn.Linear(2, 1)(torch.ones(4, 2)).square().mean()
+    loss.backward()
+    loss.backward()
+
+
+@alone
+def fp16_parameters():
+    model = nn.Linear(2, 1).half()
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(4, 2).half()).float().mean()).backward()
+    scaler.step(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@alone
+def old_names_of_amp():
+    torch.cuda.amp.GradScaler()
+    with torch.cuda.amp.autocast():
+        pass
+
+
+@alone
+def other_optimizer():
+    """The saved optimizer had all parameters, and this one has a layer less."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    saved = torch.optim.SGD(model.parameters(), lr=0.1).state_dict()
+    torch.optim.SGD(model[1].parameters(), lr=0.1).load_state_dict(saved)
+
+
+@alone
+def schedule_first():
+    optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
+
+
 # ---------------------------------------------------------------- checkpoints
 
 
@@ -299,7 +343,13 @@ def worker_gets(number):
     def die(images):
         os.kill(os.getpid(), number)
 
-    next(iter(DataLoader(range(4), num_workers=1, collate_fn=die, multiprocessing_context="fork")))
+    worker_does(die)
+
+
+def worker_does(action):
+    """Read from a loader whose worker calls this with its first images."""
+    fork = {"num_workers": 1, "multiprocessing_context": "fork"}
+    next(iter(DataLoader(range(4), collate_fn=action, **fork)))
 
 
 # ---------------------------------------------------------------- cases of one expression
@@ -325,6 +375,13 @@ IN_ONE_PROCESS = {
         torch.ones(2, 1, 32, 32)
     ),
     "other_labels": lambda: nn.functional.cross_entropy(torch.zeros(1, 10), torch.tensor([12])),
+    "batch_of_one": lambda: nn.BatchNorm1d(2)(torch.ones(1, 2)),
+    "no_gradient": lambda: torch.ones(2).sum().backward(),
+    "other_sizes": lambda: nn.Linear(2, 3).load_state_dict(nn.Linear(2, 2).state_dict()),
+    "no_samples": lambda: DataLoader([], shuffle=True),
+    "unequal_samples": lambda: next(iter(DataLoader([torch.ones(1), torch.ones(2)], batch_size=2))),
+    "worker_raises": lambda: worker_does(lambda images: 1 / 0),
+    "worker_exits": lambda: worker_does(lambda images: os._exit(3)),
     "worker_killed": lambda: worker_gets(signal.SIGKILL),
     "worker_bus_error": lambda: worker_gets(signal.SIGBUS),
 }
@@ -353,6 +410,12 @@ SCRIPTS = {  # what mp.spawn starts, and how
     "spawned_rank_killed": (
         "def train(rank): os.kill(os.getpid(), 9) if rank else time.sleep(60)",
         GUARDED,
+    ),
+    "spawned_rank_exits": ("def train(rank): exit(3) if rank else time.sleep(60)", GUARDED),
+    "workers_of_a_daemon": (
+        "from torch.utils.data import DataLoader\n"
+        "def train(rank): list(DataLoader(range(4), num_workers=1))",
+        GUARDED.replace("nprocs=2", "nprocs=2, daemon=True"),
     ),
     "spawn_without_a_guard": ("def train(rank): print(rank)", BARE),
     "spawn_a_lambda": ("train = lambda rank: print(rank)", GUARDED),

@@ -2,6 +2,7 @@
 
 <!-- run -->               a sh or python block, run from the repository's root as a reader would
 <!-- run on 2 ranks -->    a python block, started by torchrun
+<!-- run with exit code 1 -->  a block that ends with this code
 <!-- prints -->            lines that the last block that was run has printed
 <!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
@@ -71,7 +72,8 @@ def test_a_block_runs(reader, page, how, language, text):
             text = text.replace(port, str(free_port()))
         command = f"bash -ec {shlex.quote(text)}"
     result = reader.run(command, timeout=170, OMP_NUM_THREADS="1")  # short of pytest's own limit
-    assert result.code == 0, result
+    code = re.fullmatch(r"with exit code (\d)", how)
+    assert result.code == (int(code[1]) if code else 0), result
     for line in lines:
         assert line in result.out, result  # ranks may print into one another's lines
 

@@ -206,15 +206,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="failures-") as data:
         draw_digits.draw_data_set(Path(data, "MNIST/raw"), 1200, 303)
         for name in args.cases:
-            results[name] = run_case(CASES[name], args.net, data)
+            logs = args.logs and args.logs / name
+            results[name] = run_case(CASES[name], args.net, data, logs)
             print(table({name: results[name]}), lesson(name, results[name]), sep="\n", flush=True)
             if args.json:
                 write(args.json, results)
     return 0 if all(result["ok"] for result in results.values()) else 1
 
 
-def run_case(case, net: str, data: str) -> dict:
-    """Run a case on two new nodes, which are removed afterwards -> its result."""
+def run_case(case, net: str, data: str, logs: Path | None = None) -> dict:
+    """Run a case on two new nodes, which are removed afterwards -> its result.
+
+    logs: a folder for what each torchrun and its rank printed.
+    """
     net = hosts.hosts_for_a_while(2, net)
     with tempfile.TemporaryDirectory(prefix="failures-") as folder, net as made:
         run = two_nodes.TwoNodes(Path(folder), made, data)
@@ -224,6 +228,16 @@ def run_case(case, net: str, data: str) -> dict:
             return {"nodes": [], "left": [], "ok": False, "last": str(error)}
         finally:
             run.kill()
+            if logs:
+                keep_logs(run, logs)
+
+
+def keep_logs(run, folder: Path) -> None:
+    """Copy what each torchrun printed to node0.log, node1.log, job2-node0.log and so on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, torchrun in enumerate(run.torchruns):
+        job = f"job{number // 2 + 1}-" if number >= 2 else ""
+        (folder / f"{job}{torchrun.node.replace('host', 'node')}.log").write_text(torchrun.output())
 
 
 def lesson(name: str, result: dict) -> str:
@@ -259,6 +273,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     add("--json", type=Path, help="file for the results")
+    add("--logs", type=Path, help="folder for the output of each node, as for ddp-doctor explain")
     add("--net", default="failures", help="name of the set of nodes")
     args = parser.parse_args()
     args.cases = args.cases or list(CASES)

@@ -43,7 +43,9 @@ nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_markdown_format = "gfm"  # tables that a cell prints
 highlight_language = "none"  # a block without a language is output
-copybutton_selector = "div.highlight:not(.highlight-none *):not(.cell_output *) pre"
+copybutton_selector = (
+    "div.highlight:not(.highlight-none *, .highlight-output *, .cell_output *) pre"
+)
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 

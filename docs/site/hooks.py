@@ -28,6 +28,7 @@ def setup(app: Sphinx) -> dict:
     app.add_search_language(EnglishWords)
     app.connect("builder-inited", name_pages)
     app.connect("source-read", add_toctrees)
+    app.connect("source-read", show_messages)
     app.connect("doctree-read", link_to_folders)
     app.connect("doctree-read", describe_pictures)
     app.connect("html-page-context", complete_page)
@@ -103,6 +104,7 @@ def add_files(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.name != "html":
         return
     write_player(app.outdir / "_static/player")
+    write_explain(app.outdir / "_static/explain_data.js")
     picture = app.outdir / "docs/player/step.png"  # of shared links, and where no script runs
     picture.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(PLAYER / "step.png", picture)
@@ -128,6 +130,27 @@ def write_player(folder: Path) -> None:
     paths = sorted((PLAYER / "recordings").glob("*.json"))
     recordings = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
     (folder / "recordings.js").write_text(as_script({"recordings": recordings}), encoding="utf-8")
+
+
+EXAMPLES = {  # the button's words: a log of the doctor's tests
+    "one rank is behind (NCCL)": "s01-rank-out-of-batches",
+    "a rank was killed (Slurm)": "s23-slurm-out-of-memory",
+    "unused parameters": "s17-unused-parameters",
+    "a full /dev/shm": "s20-worker-bus-error",
+}
+
+
+def write_explain(path: Path) -> None:
+    """Write the rules, the messages and the examples that explain_page.js reads, as a script."""
+    data = {}
+    for key, name in (("rules", "explain_rules"), ("entries", "messages")):
+        text = (ROOT / f"doctor/ddp_doctor/{name}.json").read_text(encoding="utf-8")
+        data[key] = json.loads(text)
+    data["examples"] = {}
+    for words, name in EXAMPLES.items():
+        log = ROOT / f"doctor/tests/logs/{name}.log"
+        data["examples"][words] = log.read_text(encoding="utf-8")
+    path.write_text(as_script({"EXPLAIN": data}), encoding="utf-8")
 
 
 def as_script(values: dict) -> str:
@@ -171,6 +194,16 @@ def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
 
 
+def show_messages(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Blocks of messages are plain text, without what only tools/messages_table.py reads."""
+    if docname.startswith("docs/messages"):
+        source[0] = re.sub(r"^```messages .*$", "```output", source[0], flags=re.MULTILINE)
+        source[0] = re.sub(CONDITIONS, "", source[0], flags=re.MULTILINE)
+
+
+CONDITIONS = r"^(?:with|without|where|ranks): .*\n"
+
+
 # ---------------------------------------------------------------- each page
 
 
@@ -189,6 +222,9 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     context["description"] = textwrap.shorten(text, 200, placeholder=" ...")
     if page == "search":
         app.add_js_file("search.js", priority=200)
+    if page.startswith("docs/messages"):
+        for name in ("explain.js", "explain_page.js"):
+            app.add_js_file(name, loading_method="defer")
     raw = "".join(one.astext() for one in doctree.findall(nodes.raw)) if doctree else ""
     if 'class="player"' in raw:
         app.add_js_file("player/player.js", loading_method="defer")

@@ -20,6 +20,7 @@ HELP = """The doctor for data-parallel PyTorch scripts: before, during and after
     ddp-doctor check torchrun --nproc-per-node 2 train.py    is it right? names mistakes by line
     ddp-doctor speed torchrun --nproc-per-node 2 train.py    why is it slow? names costs by line
     torchrun ... -m ddp_doctor preflight                     are these nodes ready for a job?
+    ddp-doctor explain run.log                               which rank failed first, and why?
 
 ddp-doctor VERB --help says more, and ddp-doctor --version which versions of PyTorch were tried.
 """
@@ -62,6 +63,15 @@ Start it on every node with the job's own torchrun line, in place of the script:
 Rank 0 prints a line for each check. The exit code is 0 if all pass, 1 if one has failed, and 2 for
 bad input. To measure a network of GPUs in detail, run nccl-tests (github.com/NVIDIA/nccl-tests).
 """
+EXPLAIN = """What do a failed run's logs say: which rank failed first, why, what to do next?
+
+    ddp-doctor explain run.log                one log of all ranks
+    ddp-doctor explain rank0.log rank1.log    all logs of one run
+    ddp-doctor explain logs/                  a folder of torchrun's --log-dir
+    torchrun ... 2>&1 | ddp-doctor explain    standard input
+
+The exit code is 0 without a failure, 1 if the cause is named, and 2 if it is not.
+"""
 NEEDED = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
 
 
@@ -92,8 +102,6 @@ def main():
 
 def meant(words):
     """One line for a command without a verb: the same with the verb that was meant."""
-    if words[0] == "explain":
-        return "explain is not there yet"
     alike = difflib.get_close_matches(words[0], VERBS, n=1)
     if alike:
         rest = words[1:]
@@ -219,8 +227,31 @@ def preflight(words):
     return checks.main(args)
 
 
-# A verb gets the words after it, and returns the exit code. `explain FILE` will be the fourth.
-VERBS = {"check": check, "speed": time_steps, "preflight": preflight}
+# ------------------------------------------------------------------ explain
+
+
+def explain_logs(words):
+    style = argparse.RawDescriptionHelpFormatter
+    parser = Parser("ddp-doctor explain", description=EXPLAIN, formatter_class=style)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a log, a folder of logs, or -")
+    parser.add_argument("--json", metavar="FILE", help="write everything to this file, too")
+    args = parser.parse_args(words)
+    for path in args.files:
+        if path != "-" and not os.path.exists(path):
+            parser.error(f"{path}: there is no such file")
+    from . import explain  # its table of messages is read only for this verb
+
+    try:
+        return explain.run(args.files, args.json)
+    except BrokenPipeError:  # whoever read the output has enough, such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        refuse(f"error: {error}")
+
+
+# A verb gets the words after it, and returns the exit code.
+VERBS = {"check": check, "speed": time_steps, "preflight": preflight, "explain": explain_logs}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -41,7 +41,7 @@ FINDINGS = {
     # the process
     "raised-before-joining": Words(
         "The other ranks wait in init_process_group until its timeout.",
-        "docs/messages.md#exitcode---1-and-no-traceback-in-torchruns-report",
+        "docs/messages_hangs.md#a-rank-failed-and-the-report-has-only-its-exit-code",
     ),
     "never-joined": Words(
         "Without init_process_group and DDP each process trains by itself.",
@@ -115,7 +115,7 @@ FINDINGS = {
     ),
     "not-the-mean": Words(
         "DDP divides by the number of ranks already, and all_reduce only adds.",
-        "docs/messages.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus",
+        "docs/messages_training.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus",
     ),
     "unequal-counts": Words(
         "DDP weighs the mean loss of each rank alike, however many targets it is made of.",
@@ -142,7 +142,7 @@ FINDINGS = {
     ),
     "memory-grows": Words(
         "A loss or output that is kept keeps its graph: take .item() or .detach().",
-        "docs/messages.md#cuda-out-of-memory-oom-or-only-gpu-0-is-full",
+        "docs/messages_devices.md#memory-grows-from-step-to-step",
     ),
     "batch-grows": Words(
         "More ranks then mean fewer, larger steps: divide the batch, or adapt the rate.",
@@ -178,7 +178,7 @@ FINDINGS = {
     ),
     "same-worker-seeds": Words(
         "A rank's generator seeds its workers: with one seed on all ranks, they draw alike.",
-        "docs/messages.md#the-same-random-numbers-in-every-dataloader-worker",
+        "docs/messages_training.md#the-same-random-numbers-in-every-dataloader-worker",
     ),
     # evaluation
     "padded-evaluation": Words(
@@ -205,7 +205,7 @@ FINDINGS = {
     ),
     "loss-of-one-rank": Words(
         "A rank's loss is that of its part of the data: reduce it before printing.",
-        "docs/messages.md#the-printed-loss-or-accuracy-differs-from-one-gpu",
+        "docs/messages_training.md#the-printed-loss-or-accuracy-differs-from-one-gpu",
     ),
 }
 
