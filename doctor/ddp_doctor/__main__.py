@@ -53,15 +53,19 @@ would take, and so the efficiency, needs two runs:
     ddp-doctor speed --json one.json torchrun --standalone --nproc-per-node 1 train.py
     ddp-doctor speed --alone one.json torchrun --standalone --nproc-per-node 2 train.py
 """
-PREFLIGHT = r"""Before a job: do the nodes agree, and is an all-reduce between them right and fast?
+PREFLIGHT = r"""Before a run: has this machine what ranks need, and do several nodes agree?
 
-Start it on every node with the job's own torchrun line, in place of the script:
+    ddp-doctor preflight
+
+prints cores, open files, shared memory, memory, cards, the own name and IPv6 of this machine, what
+is too little, and what to do. Started on every node with the job's own torchrun line, in place of
+the script, it compares the nodes, and measures an all-reduce between them:
 
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
-        --rdzv-endpoint host0:29500 -m ddp_doctor preflight
+        --rdzv-endpoint host0:29500 -m ddp_doctor preflight --min-busbw 5
 
-Rank 0 prints a line for each check. The exit code is 0 if all pass, 1 if one has failed, and 2 for
-bad input. To measure a network of GPUs in detail, run nccl-tests (github.com/NVIDIA/nccl-tests).
+Rank 0 prints a line for each check. busbw is the bus bandwidth as nccl-tests counts it. The exit
+code is 0 if all pass, 1 if one has failed, and 2 for bad input.
 """
 EXPLAIN = """What do a failed run's logs say: which rank failed first, why, what to do next?
 
@@ -214,10 +218,15 @@ def preflight(words):
     add("--data", type=Path, metavar="FOLDER", help="compare all files in it, too")
     add("--device", choices=("cpu", "cuda"), help="what ranks run on (cuda if there is a GPU)")
     add("--timeout", type=int, default=30, help="seconds that ranks wait (30)")
+    add("--min-busbw", type=float, metavar="GB/S", help="fail below this bandwidth (256 MiB)")
     args = parser.parse_args(words)
     if not 1 <= args.timeout <= 600:
         parser.error(f"--timeout {args.timeout}: from 1 to 600")
     missing = [name for name in NEEDED if name not in os.environ]
+    if len(missing) == len(NEEDED) and args.data is None and args.min_busbw is None:
+        from . import preflight_host
+
+        return preflight_host.main()
     if missing:
         parser.error(f"start it with torchrun: {', '.join(missing)} not set")
     # Our lines name the fault. PyTorch would add pages of C++ frames, and reads this at its import.

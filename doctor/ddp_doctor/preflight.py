@@ -8,10 +8,14 @@ they join a group, and add numbers whose sum is known.
 import json
 import os
 import platform
+import re
+import shutil
 import socket
+import tempfile
 import zlib
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,6 +27,7 @@ TO_DO = {  # if a check has failed
     "versions": "install the same versions on all nodes and give all ranks the same --device",
     "data": "copy the folder from the node where it is right",
     "own name": "in DNS or in every /etc/hosts, give the name the address that the others use",
+    "bandwidth": "see which interface and transport is used; measure with nccl-tests",
     "all-reduce": "open all ports between the nodes; `ping -M do -s 1372 NODE` tests the MTU",
 }
 
@@ -50,7 +55,7 @@ def has_failed(args, endpoint):
     failed = compare(ranks)
     if not failed:
         results = gather(store, "results", measure(args), 3 * args.timeout)
-        failed = judge(results, ranks)
+        failed = judge(results, ranks, args.min_busbw)
     with suppress(RuntimeError):  # rank 0 may hold the store: it waits for the others
         gather(store, "end", failed, 5)
     return failed
@@ -144,6 +149,7 @@ def measure(args):
     """Join the process group -> an "error" as the backend words it, or milliseconds."""
     torch.set_num_threads(1)
     try:
+        transport = watch_transport()
         device = join(args)
         large = torch.arange(25 * 2**20 // 4, device=device, dtype=torch.float32) % 7 + 1
         total = large * (dist.get_rank() + 1)  # whole numbers: float32 adds them exactly
@@ -151,11 +157,14 @@ def measure(args):
         ranks = range(1, dist.get_world_size() + 1)
         wrong = int((total != large * sum(ranks)).sum())
         small = torch.zeros(1, device=device)
+        huge = torch.ones(256 * 2**20 // 4, device=device)
         matrix = torch.eye(4096 if args.device == "cuda" else 512, device=device)
         return {
             "error": f"{wrong} wrong numbers" if wrong else "",
             "small": milliseconds(lambda: dist.all_reduce(small), 30),
             "large": milliseconds(lambda: dist.all_reduce(large), 5),
+            "huge": milliseconds(lambda: dist.all_reduce(huge), 3),
+            "transport": transport() if args.device == "cuda" else "gloo over TCP",
             "product": milliseconds(lambda: matrix @ matrix, 10),
         }
     except Exception as error:  # whatever stops gloo or NCCL is what the reader wants to see
@@ -174,8 +183,41 @@ def join(args):
     return device
 
 
-def judge(results, ranks):
-    """Report what the ranks have measured, or what has stopped them; return whether it failed."""
+def watch_transport():
+    """Let NCCL say what it connects by -> a function that returns it once there are connections.
+
+    According to the source of NCCL 2.30 (not run here), NCCL_DEBUG=INFO prints for each connection
+    a line such as "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM" or "... [send] via NET/IB/0".
+    """
+    if "NCCL_DEBUG" in os.environ:  # the user reads it
+        return lambda: "see the lines of NCCL_DEBUG"
+    folder = tempfile.mkdtemp(prefix="preflight-")
+    os.environ["NCCL_DEBUG"] = "INFO"
+    os.environ["NCCL_DEBUG_FILE"] = os.path.join(folder, "nccl.%h.%p")
+
+    def transport():
+        found = set()
+        for file in Path(folder).iterdir():
+            found.update(re.findall(r" via ([A-Z0-9]+/\w+)", file.read_text(errors="replace")))
+        shutil.rmtree(folder, ignore_errors=True)
+        return " ".join(sorted(found)) or "unknown"
+
+    return transport
+
+
+def busbw(size, seconds, ranks):
+    """Bus bandwidth in GB/s of an all-reduce of `size` bytes.
+
+    Source: nccl-tests, doc/PERFORMANCE.md: each rank sends and receives 2 (n - 1) / n of the data.
+    """
+    return 2 * (ranks - 1) / ranks * size / seconds / 1e9
+
+
+def judge(results, ranks, least=None):
+    """Report what the ranks have measured, or what has stopped them; return whether it failed.
+
+    least: the least bus bandwidth, in GB/s, of the all-reduce of 256 MiB.
+    """
     errors = {}
     for rank in ranks:
         errors[rank] = results[rank]["error"] if rank in results else "no answer"
@@ -185,11 +227,28 @@ def judge(results, ranks):
     first = results[0]
     times = f"{first['small']:.2f} ms for 1 number, {first['large']:.1f} ms for 25 MiB"
     report("all-reduce", f"right; {times}")
+    slow = judge_bandwidth(results, least) if len(results) > 1 else False
     products = {rank: result["product"] for rank, result in results.items()}
-    slow = max(products, key=products.get)
-    text = f"rank {slow} on {ranks[slow]['node']} is the slowest: {products[slow]:.1f} ms"
+    slowest = max(products, key=products.get)
+    text = f"rank {slowest} on {ranks[slowest]['node']} is the slowest: {products[slowest]:.1f} ms"
     fastest = min(products.values())
-    return report("speed", f"{text} for a matrix product, the fastest {fastest:.1f} ms")
+    report("speed", f"{text} for a matrix product, the fastest {fastest:.1f} ms")
+    return slow
+
+
+def judge_bandwidth(results, least):
+    """Report the bus bandwidth and what the ranks are connected by -> is it too low?"""
+    first = results[0]
+    rates = {}
+    for name, size in (("large", 25 * 2**20), ("huge", 256 * 2**20)):
+        rates[name] = busbw(size, first[name] / 1000, len(results))
+    transports = {result["transport"] for result in results.values()}
+    text = f"busbw {rates['large']:.2f} GB/s for 25 MiB, {rates['huge']:.2f} GB/s for 256 MiB"
+    text += f"; {', '.join(sorted(transports))}"
+    too_low = least is not None and rates["huge"] < least
+    if too_low:
+        text += f"; below {least:g} GB/s"
+    return report("bandwidth", text, too_low)
 
 
 def milliseconds(action, runs):

@@ -66,7 +66,7 @@ def test_a_command_without_a_verb_is_answered_with_the_one_that_was_meant(user, 
         ("check --alone no-such-file python x.py", "--alone no-such-file: no file that"),
         ("speed --limit soon python x.py", "argument --limit"),
         ("preflight --timeout 0", "from 1 to 600"),
-        ("preflight", "start it with torchrun: RANK, WORLD_SIZE"),
+        ("preflight --min-busbw 5", "start it with torchrun: RANK, WORLD_SIZE"),
         ("explain no-such-file", "no-such-file: there is no such file"),
     ],
 )

@@ -6,7 +6,7 @@ from argparse import Namespace
 import pytest
 import torch.distributed as dist
 from conftest import DOCTOR
-from ddp_doctor import preflight
+from ddp_doctor import preflight, preflight_host
 from ddp_doctor.__main__ import NEEDED
 
 FLAGS = "preflight --device cpu --timeout 60"
@@ -16,7 +16,7 @@ NODE = {"versions": "torch 2.0", "data": "crc32 1", "own name": "a is 10.0.0.1"}
 def test_two_sound_ranks(user):
     line = f"torchrun --standalone --nproc-per-node 2 {DOCTOR} {FLAGS} --data {DOCTOR}/ddp_doctor"
     done = user.run(*line.split())
-    assert done.returncode == 0 and done.stdout.count("\nok ") == 5, done
+    assert done.returncode == 0 and done.stdout.count("\nok ") == 6, done
     assert done.stdout.endswith("preflight: all checks pass\n"), done
 
 
@@ -52,3 +52,67 @@ def test_wrong_sums_are_counted(monkeypatch):
     finally:
         dist.destroy_process_group()
     assert result["error"] == "1 wrong numbers"
+
+
+def test_the_bandwidth_is_that_of_nccl_tests():
+    """On 2 ranks busbw is the data over the time, on 8 ranks 1.75 times as much."""
+    assert preflight.busbw(1e9, 1, 2) == 1
+    assert preflight.busbw(1e9, 1, 8) == 1.75
+
+
+@pytest.mark.parametrize(("least", "failed"), [(None, False), (0.1, False), (100, True)])
+def test_a_network_that_is_too_slow(least, failed, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "0")
+    result = {"large": 25, "huge": 250, "transport": "gloo over TCP"}
+    assert preflight.judge_bandwidth({0: result, 1: result}, least) == failed
+    out = capsys.readouterr().out
+    assert "1.07 GB/s for 256 MiB" in out and out.startswith("FAILED" if failed else "ok")
+
+
+# ---------------------------------------------------------------- one machine
+
+
+def test_one_machine(user):
+    done = user.run("python", str(DOCTOR), "preflight")
+    assert done.returncode in (0, 1), done
+    for check in ("cores", "open files", "/dev/shm", "memory", "card", "own name", "IPv6"):
+        assert check in done.stdout, done
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("preflight: FAILED" if done.returncode else "preflight: this machine is")
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("finding", "level"),
+    [
+        (preflight_host.judge_cores(2, 64, None, 8), "warn"),
+        (preflight_host.judge_cores(64, 64, 4, 8), "warn"),
+        (preflight_host.judge_cores(64, 64, None, 8), "ok"),
+        (preflight_host.judge_open_files(1024), "warn"),
+        (preflight_host.judge_open_files(128), "FAILED"),
+        (preflight_host.judge_open_files(-1), "ok"),
+        (preflight_host.judge_shared_memory(64 * 2**20, 60 * 2**20), "warn"),
+        (preflight_host.judge_shared_memory(64 * 2**20, 0), "FAILED"),
+        (preflight_host.judge_memory(64 * GIB, 3 * GIB, 8), "warn"),
+        (preflight_host.judge_memory(64 * GIB, None, 8), "ok"),
+        (preflight_host.judge_card(0, "0000:01:00", "A", (8, 6), ["sm_80", "sm_90"]), "ok"),
+        (preflight_host.judge_card(0, "0000:01:00", "A", (12, 0), ["sm_80", "compute_90"]), "ok"),
+        (preflight_host.judge_card(0, "0000:01:00", "A", (12, 0), ["sm_80", "sm_90a"]), "FAILED"),
+        (
+            preflight_host.judge_card(0, "0000:01:00", "A", (7, 0), ["sm_75", "compute_75"]),
+            "FAILED",
+        ),
+        (preflight_host.judge_name("a", []), "FAILED"),
+        (preflight_host.judge_name("a", ["127.0.1.1"]), "warn"),
+        (preflight_host.judge_name("a", ["10.0.0.1", "127.0.1.1"]), "ok"),
+    ],
+)
+def test_what_is_too_little(finding, level):
+    assert finding.level == level and bool(finding.to_do) == (level != "ok")
+
+
+def test_cards_in_two_orders():
+    assert preflight_host.judge_order({"A", "B"}, None)[0].level == "warn"
+    assert not preflight_host.judge_order({"A", "B"}, "PCI_BUS_ID")
