@@ -4,9 +4,9 @@
 # make site        build the site from the pages and the notebooks (Python 3.11)
 # make test        lint and the quick tests: four minutes on two cores
 # make test-all    the tests that take longer: fifty minutes on two cores
-# make gpu         on a machine with GPUs: run their tests and every stage, for a record to send
+# make gpu         on a machine with GPUs: run all that needs them, for a record to send
 # make lint        ruff, codespell, oxlint and shellcheck alone
-# make clean       remove what these targets have made, except data/
+# make clean       remove what these targets have made, except data/ and timings/
 #
 # The first call of a target makes .venv and installs what it needs. ARGS passes flags on, and then
 # the tests in doctor/tests are left out:
@@ -58,17 +58,17 @@ test-all: .venv/maintainer
 	$(PYTEST) -m slow -n 3 $(ARGS)
 	$(if $(ARGS),,cd doctor && ../$(PYTEST) --timeout 300 tests -m slow -n 3)
 
-gpu: .venv/maintainer
-	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu: PyTorch sees no GPU")'
-	@mkdir -p timings
-	@echo "== tests/test_gpu.py, then compare.py"
-	$(PYTEST) tests/test_gpu.py $(ARGS) 2>&1 | tee timings/test_gpu.txt
-	$(BIN)/python compare.py 2>&1 | tee timings/compare.txt
-	$(BIN)/python -m torch.utils.collect_env > timings/collect_env.txt
-	@echo "timings/ has it all. Please send it: \"You have GPUs\" in CONTRIBUTING.md says how."
+# GPU_PYTHON=python3 takes an environment that is there: it needs the packages of requirements.txt,
+# and those of requirements/dev.txt for the tests.
+GPU_PYTHON ?=
+gpu: $(if $(GPU_PYTHON),,.venv/maintainer)
+	@$(or $(GPU_PYTHON),$(BIN)/python) -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "make gpu: PyTorch sees no GPU")'
+	@echo "== tools/gpu_record.py: each step has a time limit, all together take less than 20 minutes"
+	$(or $(GPU_PYTHON),$(BIN)/python) -m tools.gpu_record $(ARGS)
+	@echo "Please commit or send this folder: \"You have GPUs\" in CONTRIBUTING.md says how."
 
 clean:
-	rm -rf .venv site timings checkpoints runs .pytest_cache doctor/.pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site checkpoints runs .pytest_cache doctor/.pytest_cache .ruff_cache .hypothesis
 
 # .venv/reader and .venv/maintainer are stamps: if younger than the requirements, all is installed.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c requirements/constraints.txt
