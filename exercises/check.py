@@ -134,7 +134,7 @@ def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
     with tempfile.TemporaryDirectory() as folder:
         ours = Path(folder, file.name)
         ours.write_text(exercise.solution)
-        return judge.judged(file, ours, exercise.check)
+        return judge.compared(file, ours, exercise.check)
 
 
 def print_learnt(exercise: Exercise) -> None:

@@ -32,6 +32,7 @@ GIVEN["02"] = "11 images: different from our solution: the accuracy\n  rank 0: 1
 RIGHT["02"] = {"contiguous shards": {SHARD: BLOCK}}
 WRONG["02"] = {
     "the mean of the ranks' accuracies": ({f"{REDUCE}    return {RESULT}\n": MEAN}, "accuracy"),
+    "in train mode": ({"    model.eval()\n": ""}, "the accuracy"),
     "every rank tests everything": (
         {SHARD: "range(len(dataset))", RESULT: f"{RESULT} / dist.get_world_size()"},
         "images that a rank tests: 11, 11; 6 with our solution",
@@ -88,7 +89,18 @@ OWN = """    own = torch.Generator().manual_seed(seed + dist.get_rank())
     torch.manual_seed(seed)"""
 EACH = "for epoch in range(epochs):\n        torch.manual_seed(seed + dist.get_rank() + epoch)\n"
 GIVEN["07"] = "the same noise twice in a run\n  yours: [rank 0 in epoch 0 and rank 1 in epoch 0"
+RIGHT["07"] = {
+    "the hash of two numbers": ({"seed + dist.get_rank()": "hash((seed, dist.get_rank()))"}),
+}
 WRONG["07"] = {
+    "a product, which is 0 on all ranks for the seed 0": (
+        {"seed + dist.get_rank()": "seed * (dist.get_rank() + 1)"},
+        "the same noise twice in a run\n  yours: [rank 0 in epoch 0 and rank 1 in epoch 0 (seed 0)",
+    ),
+    "a power, which is 1 on all ranks for the seed 1": (
+        {"seed + dist.get_rank()": "seed ** (dist.get_rank() + 1)"},
+        "the same noise twice in a run",
+    ),
     "a generator, for the noise only": (
         {SEED: OWN, "torch.randn_like(x)": "torch.randn(x.shape, generator=own)"},
         "the same dropped activations twice in a run",
@@ -113,9 +125,28 @@ WRONG["08"] = {
     "no seed": ({SEED: "torch.Generator().manual_seed(0)"}, "another split for another seed"),
 }
 
+IF_09 = (
+    '    if int(os.environ["LOCAL_RANK"]) == 0 and not path.exists():'
+    "  # the first rank of each node\n"
+)
+READ = "    return path.read_bytes()\n"
 BARRIER = "    dist.barrier()  # no rank looks for the file before this line\n"
 GIVEN["09"] = "downloads on each node\n  yours: [2]\n  our solution: [1]"
+HOSTS = """    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, socket.gethostname())
+    first = hosts.index(hosts[dist.get_rank()])
+"""
+RIGHT["09"] = {
+    "the first rank of each host name": {
+        "import tempfile\n": "import socket\nimport tempfile\n",
+        IF_09: HOSTS + "    if dist.get_rank() == first and not path.exists():\n",
+    },
+}
 WRONG["09"] = {
+    "until the file is there, but maybe empty": (
+        {BARRIER: "", READ: "    return path.read_bytes() if dist.get_rank() == 0 else b''\n"},
+        "bytes that each rank reads\n  yours: [200, 0]",
+    ),
     "rank 0 of all nodes": (
         {'os.environ["LOCAL_RANK"]': 'os.environ["RANK"]'},
         "On 4 ranks: rank 2 failed in line",
@@ -193,11 +224,16 @@ WRONG["13"] = {
 }
 
 COUNT = "        count = (y != -100).sum()\n"
+STEP_14 = "        optimizer.step()\n"
 GIVEN["14"] = "what step 1 adds to the weights"
 WRONG["14"] = {
     "a rank without tokens leaves the step out": (
         {COUNT: "        if (y == -100).all():\n            continue\n" + COUNT},
         "it hangs:\nrank 0 waits in line",
+    ),
+    "gradients are clipped, which nobody asked for": (
+        {STEP_14: "        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" + STEP_14},
+        "what step 5 adds to the weights",
     ),
     "not times the number of ranks": (
         {" * dist.get_world_size() / count": " / count"},
@@ -323,6 +359,80 @@ WRONG["21"] = {
     ),
 }
 
+FIRST = """        if parameter is not self.parameters[-1]:
+            return
+"""
+STEP = "        self.optimizer.step()\n"
+OTHERS = """        for parameter in self.parameters[:-1]:
+            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad)
+"""
+DOC = '        """Called in the backward pass, as soon as .grad is there."""\n'
+EMPTY = "        self.works = []\n"
+GIVEN["22"] = "began after the whole backward pass"
+WRONG["22"] = {
+    "only the first gradient leaves from its hook": (
+        {DOC: DOC + FIRST, STEP: OTHERS + STEP},
+        "rank 0: 1 of 12 calls begin before the backward pass has reached the first layer",
+    ),
+    "nothing is broadcast": (
+        {"            dist.broadcast(parameter.data, src=0)\n": "            pass\n"},
+        "different from DDP: the weights before the first step",
+    ),
+    "the sum, which Adam nearly hides": (
+        {"        parameter.grad /= dist.get_world_size()\n": ""},
+        "yours is 2 times that of DDP",
+    ),
+}
+RIGHT["22"] = {
+    "all calls are asynchronous": {
+        "        dist.all_reduce(parameter.grad)\n": (
+            "        self.works.append(dist.all_reduce(parameter.grad, async_op=True))\n"
+        ),
+        STEP: "        for work in self.works:\n            work.wait()\n" + EMPTY + STEP,
+        "        for parameter in self.parameters:\n": EMPTY
+        + "        for parameter in self.parameters:\n",
+    }
+}
+
+IF = "        if sum(p.nbytes for p in [*self.bucket, parameter]) > self.cap_bytes:\n"
+GIVEN["23"] = "made 12 calls in a step, where 3 are enough"
+WRONG["23"] = {
+    "one call for all": ({IF: "        if not parameter.nbytes:\n"}, "began after the whole"),
+    "four tensors, whatever cap_bytes is": (
+        {IF: "        if len(self.bucket) == 4:\n"},
+        "gave a call 4,352 bytes; cap_bytes is 2,276",
+    ),
+}
+
+STARTED = "        self.started.append((work, flat, self.bucket))\n"
+LOOP = "        for work, flat, bucket in self.started:\n            work.wait()\n"
+GIVEN["24"] = "waited 4.4 ms for calls that take 4.4 ms"
+RIGHT["24"] = {
+    "collect_all": {
+        LOOP: "        futures = [work.get_future() for work, _, _ in self.started]\n"
+        "        torch.futures.collect_all(futures).wait()\n"
+        "        for _, flat, bucket in self.started:\n"
+    }
+}
+WRONG["24"] = {
+    "its future is waited for at once": (
+        {STARTED: STARTED + "        work.get_future().then(lambda f: f.value()).wait()\n"},
+        "waited 4.4 ms",
+    ),
+    "only the last one is waited for": (
+        {"            work.wait()\n": "            self.started[-1][0].wait()\n"},
+        "never waits for 2 of its calls",
+    ),
+    "collect_all, but nobody waits for it": (
+        {
+            LOOP: "        torch.futures.collect_all([s[0].get_future() for s in self.started])\n"
+            "        for _, flat, bucket in self.started:\n"
+        },
+        "never waits for 3 of its calls",
+    ),
+}
+
 START = "    chunks = tensor.view(-1).tensor_split(world_size)  # some may be empty\n"
 TO_ALL = """    others = [other for other in range(world_size) if other != rank]
     mine = tensor.clone()
@@ -335,8 +445,8 @@ TO_ALL = """    others = [other for other in range(world_size) if other != rank]
         work.wait()
     return
 """
-GIVEN["22"] = "all_reduce is yours to write"
-WRONG["22"] = {
+GIVEN["25"] = "all_reduce is yours to write"
+WRONG["25"] = {
     "all to all": (
         {START: TO_ALL},
         "bytes that a rank sends in its 2 (N - 1) chunks: 192; 128 with our solution",
@@ -351,58 +461,79 @@ WRONG["22"] = {
     ),
 }
 
-FIRST = """        if parameter is not self.parameters[-1]:
-            return
-"""
-STEP = "        self.optimizer.step()\n"
-OTHERS = """        for parameter in self.parameters[:-1]:
-            parameter.grad /= dist.get_world_size()
-            dist.all_reduce(parameter.grad)
-"""
-DOC = '        """Called in the backward pass, as soon as .grad is there."""\n'
-GIVEN["23"] = "began after the whole backward pass"
-WRONG["23"] = {
-    "only the first gradient leaves from its hook": (
-        {DOC: DOC + FIRST, STEP: OTHERS + STEP},
-        "rank 0: 1 of 12 calls begin before the backward pass has reached the first layer",
-    ),
-    "nothing is broadcast": (
-        {"            dist.broadcast(parameter.data, src=0)\n": "            pass\n"},
-        "different from DDP: the weights before the first step",
-    ),
-}
-
-IF = "        if sum(p.nbytes for p in [*self.bucket, parameter]) > self.cap_bytes:\n"
-GIVEN["24"] = "made 12 calls in a step, where 3 are enough"
-WRONG["24"] = {
-    "one call for all": ({IF: "        if not parameter.nbytes:\n"}, "began after the whole"),
-    "four tensors, whatever cap_bytes is": (
-        {IF: "        if len(self.bucket) == 4:\n"},
-        "gave a call 4,352 bytes; cap_bytes is 2,276",
-    ),
-}
-
-STARTED = "dist.all_reduce(flat, async_op=True), flat, self.bucket))\n"
-AT_ONCE = STARTED + "        work = self.started[-1][0]\n"
-GIVEN["25"] = "waited 3.8 ms for calls that take 3.8 ms"
-WRONG["25"] = {
-    "its future is waited for at once": (
-        {STARTED: AT_ONCE + "        work.get_future().then(lambda f: f.value()).wait()\n"},
-        "waited 3.8 ms",
-    ),
-    "only the last one is waited for": (
-        {"            work.wait()\n": "            self.started[-1][0].wait()\n"},
-        "never waits for 2 of its calls",
-    ),
-}
-
-SCATTER = "            work = dist.reduce_scatter_single(shard, flat, async_op=True)\n"
-ALL = """            work = dist.all_reduce(flat, async_op=True)
-            shard = self.mine(flat)
+SCATTER = (
+    "        self.started.append(dist.reduce_scatter_single(shard.grad, flat, async_op=True))\n"
+)
+ALL = """        self.started.append(dist.all_reduce(flat, async_op=True))
+        shard.grad = self.mine(flat)
 """
 GATHER = "            dist.all_gather_single(flat, shard.detach())\n"
-GIVEN["26"] = "keeps 26,112 bytes of Adam's state"
+FREE = "        for p in bucket:\n            p.grad = None\n"
+NOT_FREED = "                p.grad = None\n"
+WAIT = "            self.started[-1].wait()  # the bucket before this one is freed now\n"
+COPY = "                p.data.copy_(part.view_as(p))\n"
+OPTIMIZER = "        self.optimizer = torch.optim.Adam(self.shards, lr=lr)\n"
+STEP = "        self.optimizer.step()\n        self.optimizer.zero_grad()\n"
+OWN_STATE = """        self.count = 0
+        self.averages = [(torch.zeros_like({0}), torch.zeros_like({0})) for p in self.shards]
+"""
+OWN_ADAM = """    def adam(self, parameter, gradient, averages):
+        first, second = averages
+        first.lerp_(gradient, 0.1)
+        second.lerp_(gradient.square(), 0.001)
+        step_size = 0.01 / (1 - 0.9**self.count)
+        denominator = (second / (1 - 0.999**self.count)).sqrt() + 1e-8
+        parameter.data -= step_size * first / denominator
+
+    def step(self):
+"""
+ON_SHARDS = """        self.count += 1
+        for shard, averages in zip(self.shards, self.averages):
+            self.adam(shard, shard.grad, averages)
+            shard.grad = None
+"""
+ON_ALL = """        self.count += 1
+        for shard, bucket, averages in zip(self.shards, self.buckets, self.averages):
+            whole = self.flat(bucket)
+            gradient = torch.empty_like(whole)
+            dist.all_gather_single(gradient, shard.grad)
+            self.adam(whole, gradient, averages)
+            shard.grad = None
+            sizes = [p.numel() for p in bucket]
+            for p, part in zip(bucket, whole[: sum(sizes)].split(sizes)):
+                p.data.copy_(part.view_as(p))
+        return
+"""
+DEF_STEP = "    def step(self):\n"
+LAST = "        self.started[-1].wait()\n        self.started = []\n"
+EACH_CALL = (
+    "        for work in self.started:\n            work.wait()\n        self.started = []\n"
+)
+GIVEN["26"] = "holds 21,760 bytes of gradients at the end of the backward pass"
+RIGHT["26"] = {
+    "an Adam of one's own, on shards": {
+        OPTIMIZER: OWN_STATE.format("p"),
+        DEF_STEP: OWN_ADAM,
+        STEP: ON_SHARDS,
+    }
+}
 WRONG["26"] = {
-    "an all-reduce, of which a part is used": ({SCATTER: ALL}, "gave reduce_scatter 0 of"),
+    "an all-reduce, of which a part is used": ({SCATTER: ALL}, "bytes in a step; it was 13,056"),
     "the others do not get it": ({GATHER: ""}, "what step 1 adds to the weights"),
+    "an Adam of one's own, with the whole state": (
+        {
+            OPTIMIZER: OWN_STATE.format("p.repeat(dist.get_world_size())"),
+            DEF_STEP: OWN_ADAM,
+            STEP: ON_ALL,
+        },
+        "bytes besides the parameters between two steps",
+    ),
+    "whole gradients stay until the step": (
+        {FREE: "", COPY: COPY + NOT_FREED},
+        "of gradients at the end of the backward pass",
+    ),
+    "all calls are on their way at once": (
+        {WAIT: "            pass\n", LAST: EACH_CALL},
+        "at the end of the",
+    ),
 }

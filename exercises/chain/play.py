@@ -1,26 +1,76 @@
-"""Trains a small model on all ranks for three steps, with `Parallel` of the file that is named."""
+"""Trains the checker's model on all ranks with `Parallel` of the file that is named, and draws it.
+
+The picture shows the last step on a simulated clock, next to DDP: when the backward pass has
+computed a layer, when each call was started and when the link carried it, and how many bytes of
+gradients the rank held. No time is measured, so the picture is the same on every machine.
+"""
 
 import importlib
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from exercises.checks import chain  # noqa: E402 (the path must be set before)
+
+COLUMNS = 4  # per millisecond
+LABEL = 26
 
 
-def main(Parallel):
+def main(module):
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    torch.manual_seed(dist.get_rank())
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    parallel = Parallel(model, lr=0.01, cap_bytes=160)
-    for _ in range(3):
-        x = torch.rand(16, 4)
-        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
-        loss.backward()
-        parallel.step()
-        print(f"rank {dist.get_rank()}: loss {loss:.4f}, a weight {model[0].weight[0, 0]:.6f}")
+    seen = chain.observe(module)
+    if dist.get_rank() == 0:
+        draw("yours", seen)
+        draw_memory(seen)
+        draw("DDP, with buckets for two layers", seen["ddp"])
+        print(f"\n{chain.figures(seen)}")
+    dist.barrier()
     dist.destroy_process_group()
 
 
+def draw(title, step):
+    """One line per call: dots while it waits for the link, # while the link carries it."""
+    end = max(finish for _, _, finish in step["spans"])
+    end = max(end, step["computed"])
+    print(f"\n{title}: the last step of rank 0, {end:.1f} ms")
+    print(f"{'ms':<{LABEL}}{scale(end)}")
+    print(f"{'the step waits':<{LABEL}}{bars(step['stops'], '~')}")
+    for number, (begun, start, finish) in enumerate(step["spans"], start=1):
+        name, size = step["calls"][number - 1]
+        label = f"{name[:14]} {size:,}"
+        line = bars([(begun, start)], ".", bars([(start, finish)], "#"))
+        print(f"{label:<{LABEL}}{line}")
+
+
+def draw_memory(step):
+    """A bar for each layer: the bytes of gradients when the backward pass has reached it."""
+    print("bytes of gradients that the rank holds, as the backward pass goes on:")
+    most = max(max(step["gradient bytes"]), 1)
+    for number, size in enumerate(step["gradient bytes"]):
+        layer = f"after {number} of {len(step['gradient bytes']) - 1} layers"
+        print(f"{layer:<{LABEL}}{'#' * round(40 * size / most)} {size:,}")
+
+
+def scale(end):
+    """The numbers of the milliseconds, each above its column."""
+    return "".join(f"{ms:<{COLUMNS}}" for ms in range(int(end) + 1))
+
+
+def bars(spans, mark, over=""):
+    """A line with marks in the columns from begin to end of each span, drawn over another line."""
+    line = list(over)
+    for begin, end in spans:
+        first = round(begin * COLUMNS)
+        last = round(end * COLUMNS)
+        line += [" "] * (last - len(line))
+        for column in range(first, last):
+            line[column] = mark
+    return "".join(line)
+
+
 if __name__ == "__main__":
-    main(importlib.import_module(sys.argv[1]).Parallel)
+    main(importlib.import_module(sys.argv[1]))

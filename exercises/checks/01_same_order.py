@@ -4,27 +4,38 @@ from itertools import combinations
 
 from exercises.checks.common import Recorder, numbered
 
-EPOCHS, COUNT = 3, 24
+EPOCHS = 3
+COUNT = 24
 
 
 def observe(mine):
     model = Recorder()
     mine.train(model, numbered(COUNT), EPOCHS)
-    return {"seen": [number for batch in model.seen for number in batch]}
+    seen = []
+    for batch in model.seen:
+        seen += batch
+    return {"seen": seen}
 
 
 def facts(found):
     each = COUNT // len(found)
-    orders = [[rank["seen"][e * each : (e + 1) * each] for rank in found] for e in range(EPOCHS)]
-    missing = [sorted(set(range(COUNT)) - set(sum(order, []))) for order in orders]
-    again = [
-        f"rank {rank} in epochs {a} and {b}"
-        for a, b in combinations(range(EPOCHS), 2)
-        for rank in range(len(found))
-        if set(orders[a][rank]) == set(orders[b][rank])
-    ]
+    missing = []
+    for epoch in range(EPOCHS):
+        left = set(range(COUNT))
+        for rank in found:
+            left -= set(of_epoch(rank, epoch, each))
+        missing.append(sorted(left))
+    again = []
+    for a, b in combinations(range(EPOCHS), 2):
+        for number, rank in enumerate(found):
+            if set(of_epoch(rank, a, each)) == set(of_epoch(rank, b, each)):
+                again.append(f"rank {number} in epochs {a} and {b}")
     return {
         f"images that each rank trains on in {EPOCHS} epochs": [len(r["seen"]) for r in found],
         "images that no rank sees, in each epoch": missing,
         "the same images in two epochs": again[:3],
     }
+
+
+def of_epoch(rank, epoch, each):
+    return rank["seen"][epoch * each : (epoch + 1) * each]

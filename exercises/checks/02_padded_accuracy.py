@@ -7,17 +7,27 @@ from torch.utils.data import TensorDataset
 from exercises.checks.common import Watch, secret
 from exercises.checks.judge import MOST
 
-CASES = ((11, 0), *((size, 0.4) for size in (11, 13, 7, 10, 24, 16)))  # images, random labels
+CASES = ((11, 0), (11, 0.4), (13, 0.4), (7, 0.4), (10, 0.4), (24, 0.4), (16, 0.4))
 CASE = "{} images: "
 
 
 def observe(mine, size, share):
-    """`share` of the images get a random label; how many are right is known after the test only."""
-    draw, model = secret(size, share), nn.Linear(4, 3, bias=False)
-    nn.init.normal_(model.weight, generator=draw)
-    x, labels = torch.randn(size, 4, generator=draw), torch.randint(3, (size,), generator=draw)
+    """`share` of the images get a random label; how many are right is known after the test only.
+
+    The model has a Dropout, so a test in train mode finds another accuracy.
+    """
+    draw = secret(size, share)
+    linear = nn.Linear(4, 3, bias=False)
+    nn.init.normal_(linear.weight, generator=draw)
+    x = torch.randn(size, 4, generator=draw)
+    labels = torch.randint(3, (size,), generator=draw)
     with torch.no_grad():
-        labels = torch.where(torch.rand(size, generator=draw) < share, labels, model(x).argmax(1))
-    watch = Watch(model)
-    accuracy = mine.evaluate(model, TensorDataset(x, labels))
-    return {"the accuracy": accuracy, f"images that a rank tests{MOST}": watch.rows}
+        right = linear(x).argmax(1)
+    is_random = torch.rand(size, generator=draw) < share
+    labels = torch.where(is_random, labels, right)
+    watch = Watch(nn.Sequential(nn.Dropout(0.5), linear))
+    accuracy = mine.evaluate(watch.model, TensorDataset(x, labels))
+    return {
+        "the accuracy": accuracy,
+        f"images that a rank tests{MOST}": watch.rows,
+    }

@@ -5,13 +5,15 @@ import torch.distributed as dist
 
 from exercises.checks.common import Watch, batchnorm_model
 
-EPOCHS, BATCHES = 3, 2
+EPOCHS = 3
+BATCHES = 2
 
 
 def data(seed, batches):
+    """Labels that are far from what the model says at first, so that gradients are above 1."""
     torch.manual_seed(seed)
     x = torch.rand(batches, 6, 2) + 0.2 * seed
-    return list(zip(x, x.sum(2, keepdim=True)))
+    return list(zip(x, 3 * x.sum(2, keepdim=True)))
 
 
 def observe(mine):
@@ -19,4 +21,7 @@ def observe(mine):
     watch = Watch(batchnorm_model(seed=rank))
     x_val, y_val = data(seed=9, batches=1)[0]
     losses = mine.train(watch.model, data(rank, BATCHES), x_val, y_val, EPOCHS)
-    return watch.facts() | ({"what train returns on rank 0": losses} if rank == 0 else {})
+    found = watch.facts()
+    if rank == 0:
+        found["what train returns on rank 0"] = losses
+    return found

@@ -8,8 +8,16 @@ from exercises.checks.common import ROWS, Watch, linear, rank_data
 STEPS = 4
 
 
+def loss(prediction, y):
+    """Only who calls the model's own loss gets the right steps."""
+    return 0.7 * F.mse_loss(prediction, y)
+
+
 def observe(mine):
-    watch = Watch(linear(seed=dist.get_rank()))  # only who calls its loss gets the right steps
-    watch.model.loss = lambda prediction, y: 0.7 * F.mse_loss(prediction, y)
-    mine.train(watch.model, *rank_data(dist.get_rank()), STEPS)
-    return watch.facts() | {ROWS: watch.rows}
+    rank = dist.get_rank()
+    watch = Watch(linear(seed=rank))
+    watch.model.loss = loss
+    mine.train(watch.model, *rank_data(rank, scale=5), STEPS)
+    found = watch.facts()
+    found[ROWS] = watch.rows
+    return found

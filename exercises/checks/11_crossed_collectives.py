@@ -30,10 +30,15 @@ class Counts(dict):
 
 def make_counts(rank, classes):
     """Other numbers on each rank, in another order, which is not that of the numbers either."""
-    numbers = {n: 10**rank * (1 + (i * 3 + rank) % 8) for i, n in enumerate(NAMES[:classes])}
-    names = [*numbers] * 2
-    return {Name(n): numbers[n] for n in names[rank % classes :][:classes]}
+    names = NAMES[:classes]
+    numbers = {}
+    for place, name in enumerate(names):
+        numbers[name] = 10**rank * (1 + (place * 3 + rank) % 8)
+    first = rank % classes
+    order = names[first:] + names[:first]
+    return {Name(name): numbers[name] for name in order}
 
 
 def observe(mine, classes):
-    return {"what totals returns": mine.totals(Counts(make_counts(dist.get_rank(), classes)))}
+    counts = Counts(make_counts(dist.get_rank(), classes))
+    return {"what totals returns": mine.totals(counts)}

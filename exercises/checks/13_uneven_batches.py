@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from exercises.checks.common import Recorder, Watch, close, parameters
 from exercises.checks.judge import shown
 
-SIZE, EPOCHS = 2, 2
+SIZE = 2
+EPOCHS = 2
 COUNTS = {2: (3, 5), 3: (4, 2, 3)}  # the batches of each rank
 
 
@@ -19,18 +20,25 @@ def images_of(rank, count):
 
 
 def batch_of(images):
-    x = torch.tensor([[float(image), 1.0] for image in images], dtype=torch.float64)
-    return x, x[:, :1] * 1e-2
+    rows = [[float(image), 1.0] for image in images]
+    x = torch.tensor(rows, dtype=torch.float64)
+    return x, 2 + x[:, :1] * 1e-2
 
 
 def observe(mine):
-    rank, counts = dist.get_rank(), COUNTS[dist.get_world_size()]
+    rank = dist.get_rank()
+    count = COUNTS[dist.get_world_size()][rank]
     torch.manual_seed(rank)
     model = Recorder().double()
     watch = Watch(model)
-    batches = torch.tensor(images_of(rank, counts[rank])).split(SIZE)
-    mine.train(model, [batch_of(images) for images in batches], EPOCHS)
-    return {"weights": [*watch.states, parameters(model)], "seen": model.seen, "at": model.weights}
+    images = torch.tensor(images_of(rank, count))
+    batches = [batch_of(part) for part in images.split(SIZE)]
+    mine.train(model, batches, EPOCHS)
+    return {
+        "weights": [*watch.states, parameters(model)],
+        "seen": model.seen,
+        "at": model.weights,
+    }
 
 
 def judge(found):
@@ -40,28 +48,35 @@ def judge(found):
 
 
 def judge_images(found, counts):
-    times = Counter(image for rank in found for images in rank["seen"] for image in images)
+    times = Counter()
+    for rank in found:
+        for images in rank["seen"]:
+            times.update(images)
     given = [images_of(number, count) for number, count in enumerate(counts)]
-    if strange := sorted(set(times).difference(*given)):
+    strange = sorted(set(times).difference(*given))
+    if strange:
         return f"inputs were trained on that are in no batch of any rank: {shown(strange)}"
     for number, images in enumerate(given):
-        if missing := [image for image in images if times[image] < EPOCHS]:
+        missing = [image for image in images if times[image] < EPOCHS]
+        if missing:
             seen = f"trained on {times[missing[0]]} times in {EPOCHS} epochs"
             return f"the images {shown(missing)} of rank {number} were {seen}"
     most = EPOCHS * SIZE * max(counts)
     for number, rank in enumerate(found):
-        if (count := sum(map(len, rank["seen"]))) > most:
+        count = sum(map(len, rank["seen"]))
+        if count > most:
             return f"rank {number} trained on {count} images in {EPOCHS} epochs; {most} are enough"
     return None
 
 
 def judge_weights(found):
     """All ranks go through the weights of the rank with the most steps, and end with the same."""
-    most = max(range(len(found)), key=lambda number: len(found[number]["weights"]))
+    lengths = [len(rank["weights"]) for rank in found]
+    most = lengths.index(max(lengths))
     steps = found[most]["weights"]
     for number, rank in enumerate(found):
         for step, weight in enumerate(rank["weights"]):  # a rank may leave steps to others
-            if not any(close(weight, one) for one in steps):
+            if not is_among(weight, steps):
                 has = f"has the weights {shown(weight)} after {step} steps"
                 return f"rank {number} {has}; rank {most} never has these"
         if not close(weight, steps[-1]):
@@ -70,21 +85,42 @@ def judge_weights(found):
     return None
 
 
+def is_among(weight, others):
+    return any(close(weight, other) for other in others)
+
+
 def judge_steps(found):
     """Each step adds the average gradient of all ranks, or of those that have a batch for it."""
     steps = max((rank["weights"] for rank in found), key=len)
-    pairs = [pair for rank in found for pair in zip(rank["seen"], rank["at"])]
     for number, (before, after) in enumerate(pairwise(steps), start=1):
-        batches = [images for images, weights in pairs if close(weights, before)]
+        batches = batches_at(before, found)
         if close(before, after) or not batches:
             continue
-        model = Recorder().double()
-        torch.nn.utils.vector_to_parameters(before, model.parameters())
-        loss = sum(F.mse_loss(model(x), y) for x, y in map(batch_of, batches))
-        gradient = torch.autograd.grad(loss, model.parameters())
-        total = torch.cat([one.flatten() for one in gradient])
+        total = gradient_at(before, batches)
         wanted = [-0.1 * total / count for count in (len(found), len(batches))]
-        if not any(close(after, before + one) for one in wanted):
+        if not is_among(after, [before + one for one in wanted]):
             added = f"added {shown(after - before)} to the weights"
             return f"step {number} {added}, the average gradient {shown(wanted[0])}"
     return None
+
+
+def batches_at(weights, found):
+    """The images that any rank has used with these weights."""
+    batches = []
+    for rank in found:
+        for images, at in zip(rank["seen"], rank["at"]):
+            if close(at, weights):
+                batches.append(images)
+    return batches
+
+
+def gradient_at(weights, batches):
+    """The sum of the gradients of these batches."""
+    model = Recorder().double()
+    torch.nn.utils.vector_to_parameters(weights, model.parameters())
+    loss = 0
+    for images in batches:
+        x, y = batch_of(images)
+        loss += F.mse_loss(model(x), y)
+    gradients = torch.autograd.grad(loss, model.parameters())
+    return torch.cat([one.flatten() for one in gradients])

@@ -15,6 +15,9 @@ CASE = "frozen={} (the numbers of the body come first): "
 def observe(mine, frozen):
     rank = dist.get_rank()
     body = nn.Sequential(linear(rank + 50, 2, 2), nn.Tanh())
-    watch = Watch(nn.Sequential(OrderedDict(body=body, head=linear(rank))))
-    mine.finetune(watch.model, *rank_data(rank), frozen, EPOCHS)
-    return watch.facts() | {ROWS: watch.rows}
+    head = linear(rank)
+    watch = Watch(nn.Sequential(OrderedDict(body=body, head=head)))
+    mine.finetune(watch.model, *rank_data(rank, scale=3), frozen, EPOCHS)
+    found = watch.facts()
+    found[ROWS] = watch.rows
+    return found

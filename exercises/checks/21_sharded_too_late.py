@@ -13,9 +13,17 @@ CASE = "max_norm={}: "
 
 
 def observe(mine, max_norm):
-    model, kinds = nn.Sequential(linear(1, 2, 5), nn.Tanh(), linear(2, 5, 1)), set()
-    note = register_optimizer_step_pre_hook(lambda *_: kinds.update(map(type, model.parameters())))
+    model = nn.Sequential(linear(1, 2, 5), nn.Tanh(), linear(2, 5, 1))
+    kinds = set()
+
+    def note_kinds(optimizer, args, kwargs):
+        kinds.update(map(type, model.parameters()))
+
+    noting = register_optimizer_step_pre_hook(note_kinds)
     weights = mine.train(model, *rank_data(dist.get_rank()), max_norm, STEPS)
-    note.remove()
-    whole = {n: "a shard" if isinstance(w, DTensor) else w for n, w in weights.items()}
-    return whole | {"a sharded model in all steps": kinds == {DTensor}}
+    noting.remove()
+    whole = {}
+    for name, weight in weights.items():
+        whole[name] = "a shard" if isinstance(weight, DTensor) else weight
+    whole["a sharded model in all steps"] = kinds == {DTensor}
+    return whole

@@ -1,25 +1,35 @@
-"""As 24, by reduce-scatter and all-gather: each rank keeps Adam's state of its shard only."""
+"""As 24, by reduce-scatter and all-gather: what each rank holds and sends is bounded."""
 
 from exercises.checks import chain
-from exercises.checks.chain import LAYER, LAYERS
 
 PADDING = 1024  # bytes that rounding up may cost
-observe, figures = chain.observe, chain.figures
+BUCKET = chain.CAPS[0][0]
+observe = chain.observe
+figures = chain.figures
 
 
 def judge(ranks):
-    if wrong := chain.judge(ranks):
+    wrong = chain.judge(ranks)
+    if wrong:
         return wrong
-    total = LAYERS * LAYER
+    count = len(ranks)
+    sends = 2 * (count - 1) / count * chain.TOTAL + PADDING
+    gradients = chain.TOTAL / count + BUCKET + PADDING
+    holds = 4 * chain.TOTAL / count + PADDING
     for number, rank in enumerate(ranks):
-        if rank["state"] > 2 * total / len(ranks) + PADDING:
-            keeps = f"keeps {rank['state']:,} bytes of Adam's state"
-            return f"rank {number} {keeps}, where 1/{len(ranks)} of {2 * total:,} is enough"
-        reduced = [size for name, size in rank["calls"] if name.startswith("reduce_scatter")]
-        others = [size for name, size in rank["calls"] if not name.startswith("reduce_scatter")]
-        if sum(reduced) < total:
-            return f"rank {number} gave reduce_scatter {sum(reduced):,} of {total:,} bytes"
-        if max(sum(reduced), sum(others)) > total + PADDING:
-            given = f"gave reduce_scatter {sum(reduced):,} bytes and other calls {sum(others):,}"
-            return f"rank {number} {given}; the parameters have {total:,}, and once is enough"
+        if rank["sent"] > sends:
+            before = f"{sends - PADDING:,.0f} before (each gradient once, by all-reduce)"
+            return f"rank {number} sends {rank['sent']:,.0f} bytes in a step; it was {before}"
+        held = rank["gradient bytes"][-1]
+        if held > gradients:
+            return (
+                f"rank {number} holds {held:,} bytes of gradients at the end of the backward pass; "
+                f"its shard and one bucket have {gradients - PADDING:,.0f}. Free a gradient when "
+                "its bucket leaves, and wait for one call before you start the next one"
+            )
+        if rank["held"] > holds:
+            return (
+                f"rank {number} holds {rank['held']:,} bytes besides the parameters between two "
+                f"steps; {holds - PADDING:,.0f} are enough for a rank that updates 1/{count}"
+            )
     return None

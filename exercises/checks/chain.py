@@ -2,24 +2,57 @@
 
 No time is measured, it is counted on a clock of ours. The backward pass of a layer takes BACKWARD
 ms. One link carries one call after another, each for LATENCY + bytes / BANDWIDTH, and a rank that
-waits for a call waits on that clock. All-reduce moves 2 (N - 1) / N of its bytes, as in a ring, and
+waits for a call waits on that clock. All-reduce sends 2 (N - 1) / N of its bytes, as in a ring, and
 other calls half of that. DDP runs on the same batches: its weights are the right ones.
+
+Memory is not estimated. The tensors that exist are counted, those of a call until it is waited for.
 """
+
+import gc
+import time
+import weakref
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from exercises.checks.common import Collectives, Waited, Watch
+from exercises.checks.common import Collectives, Waited, Watch, let_futures_be_waited_for
 from exercises.checks.judge import differs
 
-LAYERS, WIDTH, STEPS, LR = 6, 16, 4, 0.01
-BACKWARD, LATENCY, BANDWIDTH = 1.0, 0.2, 4096  # ms, ms, bytes per ms
+LAYERS = 6
+WIDTH = 16
+STEPS = 4
+LR = 0.01
+BACKWARD = 1.0  # ms that the backward pass of a layer takes
+LATENCY = 0.4  # ms
+BANDWIDTH = 4096  # bytes per ms
 LAYER = 8 * (WIDTH + 1) * WIDTH  # bytes
+TOTAL = LAYERS * LAYER  # bytes of all parameters that are trained
+TWICE = 2  # this layer is used twice in a forward pass
 CAPS = ((2 * LAYER + 100,), (LAYER + 100,))  # cap_bytes: two layers fit, or one
+
+
+class Model(nn.Module):
+    """LAYERS layers, one of which is used twice, and a frozen parameter."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.frozen = nn.Parameter(1 + torch.rand(1, dtype=torch.float64), requires_grad=False)
+        self.layers = nn.ModuleList()
+        for _ in range(LAYERS):
+            self.layers.append(nn.Linear(WIDTH, WIDTH).double())
+
+    def forward(self, x):
+        x = self.frozen * x
+        for number, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x))
+            if number == TWICE:
+                x = torch.tanh(layer(x))
+        return x
 
 
 class Link(Collectives):
@@ -31,65 +64,155 @@ class Link(Collectives):
 
     def clear(self):
         self.calls.clear()
+        self.spans = []  # of each call: when it was started, when the link began and ended it
         self.waited = set()
-        self.now = self.free = self.busy = 0.0
-        self.computed, self.begun = 0.0, []  # ms of the backward pass, also before each call
+        self.stops = []  # when the rank waited: from, to
+        self.now = 0.0
+        self.free = 0.0
+        self.busy = 0.0
+        self.sent = 0.0
+        self.computed = 0.0  # ms of the backward pass
+        self.begun = []  # `computed` before each call
+        self.held = []  # bytes of gradients when the backward pass has reached a layer
 
-    def layer(self, _=None):
-        self.now, self.computed = self.now + BACKWARD, self.computed + BACKWARD
+    def attach(self, model, memory):
+        """Let the clock of ours go on with each layer of the backward pass."""
 
-    def started(self, name, size, work):
+        def layer(gradient):
+            self.held.append(memory.held([gradient]))
+            self.now += BACKWARD
+            self.computed += BACKWARD
+
+        def hook(module, inputs, output):
+            output.register_hook(layer)
+
+        for module in model.layers:
+            module.register_forward_hook(hook)
+
+    def started(self, name, size, work, given):
         self.begun.append(self.computed)
-        share = (1 + ("allreduce" in name)) * (dist.get_world_size() - 1) / dist.get_world_size()
-        took = LATENCY + share * size / BANDWIDTH
+        world_size = dist.get_world_size()
+        ways = 2 if "allreduce" in name else 1
+        sent = ways * (world_size - 1) / world_size * size
+        took = LATENCY + sent / BANDWIDTH
+        start = max(self.free, self.now)
+        end = start + took
+        number = len(self.spans)
+        self.spans.append((self.now, start, end))
+        self.sent += sent
         self.busy += took
-        self.free = max(self.free, self.now) + took
-        number, end = len(self.calls), self.free
-        return Waited(work, lambda: self.wait_until(number, end))
+        self.free = end
+        return Waited(work, lambda: self.wait_until(number, end), given)
 
     def wait_until(self, number, end):
         self.waited.add(number)
-        self.now = max(self.now, end)
+        if end > self.now:
+            self.stops.append((self.now, end))
+            self.now = end
 
     def figures(self) -> dict:
         """Of the step: the last of its calls has to be over before the next step begins."""
-        exposed = max(self.now, self.free) - self.computed
-        found = dict(calls=list(self.calls), begun=self.begun, busy=self.busy, exposed=exposed)
-        return found | {"waited": len(self.waited)}
+        return {
+            "calls": list(self.calls),
+            "spans": list(self.spans),
+            "stops": list(self.stops),
+            "begun": self.begun,
+            "computed": self.computed,
+            "busy": self.busy,
+            "sent": self.sent,
+            "exposed": max(self.now, self.free) - self.computed,
+            "waited": len(self.waited),
+        }
 
 
-def make_model(seed, link=None):
-    torch.manual_seed(seed)
-    layers = []
-    for _ in range(LAYERS):
-        layers += [nn.Linear(WIDTH, WIDTH).double(), nn.Tanh()]
-    model = nn.Sequential(*layers)
-    for layer in model[::2] if link else ():
-        layer.register_forward_hook(lambda module, x, y: y.register_hook(link.layer) and None)
-    return model
+class Memory:
+    """Counts the bytes of the tensors that were made since, without the parameters of a model."""
+
+    def __init__(self, model):
+        self.model = model
+        self.known = {}
+        gc.collect()
+        gc.freeze()  # what exists now is not listed by gc.get_objects any more
+
+    def mark(self):
+        """Leave out what exists now, such as activations, until `unmark`."""
+        for tensor in tensors():
+            self.known[id(tensor)] = weakref.ref(tensor)
+
+    def unmark(self):
+        self.known = {}
+
+    def held(self, without=()):
+        """The bytes of the tensors that exist, without those in a list.
+
+        gloo's thread drops the tensors of a call only after it has got Python's lock, so it gets
+        that lock for a moment.
+        """
+        time.sleep(0.003)
+        others = [reference() for reference in self.known.values()]
+        others += [*self.model.parameters(), *without]
+        left_out = {place_of(tensor) for tensor in others if tensor is not None}
+        found = tensors()
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:  # no Python code may have touched it
+                found.append(parameter.grad)
+        sizes = {}
+        for tensor in found:
+            if place_of(tensor) not in left_out:
+                sizes[place_of(tensor)] = tensor.untyped_storage().nbytes()
+        return sum(sizes.values())
+
+
+def tensors():
+    return [value for value in gc.get_objects() if is_tensor(value)]
+
+
+def place_of(tensor):
+    """Views of one storage have one place."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def is_tensor(value):
+    """isinstance would ask lazy modules for their __class__, which imports them."""
+    return issubclass(type(value), torch.Tensor)
 
 
 def batch(step, rank):
     generator = torch.Generator().manual_seed(10 * step + rank)
-    return torch.randn(2, 5, WIDTH, dtype=torch.float64, generator=generator).unbind()
+    x, y = torch.randn(2, 5, WIDTH, dtype=torch.float64, generator=generator)
+    return x, 30 * y  # gradients are large, or nobody would see that they are clipped
+
+
+# ---------------------------------------------------------------- in a rank
 
 
 def observe(mine, cap=CAPS[0][0]):
-    link, stepped = Link(), {}
-    register_optimizer_step_post_hook(lambda o, *_: stepped.__setitem__(id(o), o))
-    model = make_model(dist.get_rank(), link)
-    found = run(model, model, mine.Parallel(model, LR, cap).step, link)
-    found["state"] = state_bytes(stepped.values())
-    model = make_model(0, link)
-    ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap / 2**20)
+    let_futures_be_waited_for()
+    link = Link().listen()
+    model = Model(dist.get_rank())
+    memory = Memory(model)
+    link.attach(model, memory)
+    parallel = mine.Parallel(model, LR, cap)
+    found = run(model, model, parallel.step, link, memory)
+    found["ddp"] = observe_ddp(link, cap)
+    return found
+
+
+def observe_ddp(link, cap):
+    model = Model(0)
+    memory = Memory(model)
+    link.attach(model, memory)
+    options = {"bucket_cap_mb": cap / 2**20, "gradient_as_bucket_view": True}
+    ddp_model = DistributedDataParallel(model, **options)
     ddp_model.register_comm_hook(None, average)
-    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=LR)
 
     def step():
         optimizer.step()
         optimizer.zero_grad()
 
-    return found | {"ddp": run(ddp_model, model, step, link)}
+    return run(ddp_model, model, step, link, memory)
 
 
 def average(_, bucket):
@@ -98,21 +221,37 @@ def average(_, bucket):
     return waited.work.get_future().then(lambda future: future.value()[0])
 
 
-def run(called, model, step, link):
+def run(called, model, step, link, memory):
     """What the steps add to the weights, and the figures of the last one."""
     watch = Watch(model)
+    gradients = []  # that the optimizer is given, if it updates the model's parameters
+
+    def note_gradients(optimizer, args, kwargs):
+        parts = []
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.grad is not None:
+                parts.append(parameter.grad.flatten())
+        gradients.append(torch.cat(parts) if parts else torch.zeros(0))
+
+    noting = register_optimizer_step_pre_hook(note_gradients)
     for number in range(STEPS):
         link.clear()
         x, y = batch(number, dist.get_rank())
-        F.mse_loss(called(x), y).backward()
+        loss = F.mse_loss(called(x), y)
+        memory.mark()
+        loss.backward()
+        gradient_bytes = [*link.held, memory.held()]
+        memory.unmark()
         step()
-    return {"weights": watch.facts()} | link.figures()
-
-
-def state_bytes(optimizers):
-    """Of the averages that Adam keeps."""
-    states = [state for optimizer in optimizers for state in optimizer.state.values()]
-    return sum(v.nbytes for state in states for name, v in state.items() if name != "step")
+    noting.remove()
+    own = [*watch.states, *gradients, x, y, loss]
+    held = memory.held(own)
+    found = link.figures()
+    found["weights"] = watch.facts()
+    found["gradients"] = gradients[:1]
+    found["gradient bytes"] = gradient_bytes  # before each layer, and at the end
+    found["held"] = held
+    return found
 
 
 # ---------------------------------------------------------------- what is asked of every step
@@ -121,30 +260,71 @@ def state_bytes(optimizers):
 def judge(ranks):
     """The weights are those of DDP, and calls begin before the backward pass ends."""
     for number, rank in enumerate(ranks):  # before the weights, which may be right by luck
-        if late := len(rank["calls"]) - rank["waited"]:
+        late = len(rank["calls"]) - rank["waited"]
+        if late:
             return f"rank {number} never waits for {late} of its calls: nothing says they are done"
-    weights = [rank["weights"] for rank in ranks]
-    if wrong := differs(weights, [rank["ddp"]["weights"] for rank in ranks], "DDP"):
+    wrong = judge_weights(ranks)
+    if wrong:
         return wrong
     for number, rank in enumerate(ranks):
-        if sum(size for _, size in rank["calls"]) < LAYERS * LAYER:
-            return f"rank {number} has given its calls less than its {LAYERS * LAYER:,} bytes"
-        if min(rank["begun"]) >= LAYERS * BACKWARD:
-            late = f"the first call of rank {number} began after the whole backward pass"
-            return f"the weights are right, but {late}: some gradients were there long before"
+        if sum(size for _, size in rank["calls"]) < TOTAL:
+            return (
+                f"rank {number} has given its calls less than the {TOTAL:,} bytes of its gradients "
+                "(only calls of public functions of torch.distributed are seen)"
+            )
+        if min(rank["begun"]) >= rank["computed"]:
+            return (
+                f"the weights are right, but the first call of rank {number} began after the whole "
+                "backward pass: some gradients were there long before"
+            )
     return None
+
+
+def judge_weights(ranks):
+    """Adam hides a wrong factor, so the gradients of the first step are compared, too."""
+    weights = [rank["weights"] for rank in ranks]
+    right = [rank["ddp"]["weights"] for rank in ranks]
+    wrong = differs(weights, right, "DDP")
+    if wrong is None:
+        return None
+    yours = [as_facts(rank["gradients"]) for rank in ranks]
+    ddp = [as_facts(rank["ddp"]["gradients"]) for rank in ranks]
+    if sizes(yours) == sizes(ddp) and not wrong.startswith(
+        "different from DDP: the weights before"
+    ):
+        return differs(yours, ddp, "DDP") or wrong
+    return wrong
+
+
+def sizes(facts_of_ranks):
+    found = []
+    for facts in facts_of_ranks:
+        found.append([len(value) for value in facts.values()])
+    return found
+
+
+def as_facts(gradients):
+    facts = {}
+    for number, gradient in enumerate(gradients, start=1):
+        facts[f"the gradients that the optimizer is given in step {number}"] = gradient
+    return facts
 
 
 def judge_each(ranks):
     """All layers' gradients but those of the first leave before the backward pass is there."""
-    wanted = (LAYERS - 1) * LAYER
+    wanted = TOTAL - LAYER
     for number, rank in enumerate(ranks):
-        calls = list(zip(rank["begun"], rank["calls"]))
-        early = [size for begun, (_, size) in calls if begun < LAYERS * BACKWARD]
+        early = []
+        for begun, (_, size) in zip(rank["begun"], rank["calls"]):
+            if begun < rank["computed"]:
+                early.append(size)
         if sum(early) < wanted:
-            begin = f"{len(early)} of {len(calls)} calls begin before the backward pass has reached"
-            bytes = f"They have {sum(early):,} bytes; gradients of {wanted:,} are there by then"
-            return f"rank {number}: {begin} the first layer. {bytes}"
+            count = len(rank["calls"])
+            return (
+                f"rank {number}: {len(early)} of {count} calls begin before the backward pass has "
+                f"reached the first layer. They have {sum(early):,} bytes; gradients of "
+                f"{wanted:,} are there by then"
+            )
     return None
 
 
@@ -171,13 +351,13 @@ def judge_exposed(ranks):
 
 def figures(rank, *_):
     """Of the last step of rank 0, next to DDP with buckets of the same size."""
-    whole = 2 * LAYERS * LAYER  # Adam's state: two numbers for each parameter
-    lines = ["a step   calls    bytes   first call   exposed    Adam's state"]
+    lines = ["a step   calls  bytes sent  first call    exposed   gradients   between steps"]
     for name, step in (("yours", rank), ("DDP", rank["ddp"])):
-        given = sum(size for _, size in step["calls"])
         first = min(step["begun"], default=0)
         lines.append(
-            f"{name:<7} {len(step['calls']):>6} {given:>8,} {first:>9.1f} ms "
-            f"{step['exposed']:>6.1f} ms {step.get('state', whole):>9,} bytes"
+            f"{name:<7} {len(step['calls']):>6} {step['sent']:>11,.0f} {first:>8.1f} ms "
+            f"{step['exposed']:>7.1f} ms {step['gradient bytes'][-1]:>11,} {step['held']:>15,}"
         )
+    lines.append("gradients: bytes that came in the backward pass and are held at its end")
+    lines.append("between steps: bytes besides the parameters; DDP's gradients are in its buckets")
     return "\n".join(lines)

@@ -19,24 +19,32 @@ MOST = ", at most"
 RTOL, ATOL = 1e-5, 1e-9  # of float64: a count in the answer may be float32
 
 
-def judged(file: Path, ours: Path, check: Path) -> tuple[str | None, str]:
+def compared(file: Path, ours: Path, check: Path) -> tuple[str | None, str]:
     """Compare a file with our solution -> what differs first, or None; figures, if any."""
-    module, figures = ranks.load(check), ""
+    module = ranks.load(check)
+    figures = ""
     sizes = getattr(module, "WORLD_SIZES", (2, 3))
     for world_size in sizes:
         seed = secrets.randbelow(2**32)
         seen = ranks.run(file, check, world_size, seed)
         wrong = ranks.failure(seen)
         if wrong is None:
-            figures = module.figures(*seen[0].values) if hasattr(module, "figures") else ""
             wanted = None
             if not hasattr(module, "judge"):
                 wanted = ranks.run(ours, check, world_size, seed)
-                if failed := ranks.failure(wanted):
+                failed = ranks.failure(wanted)
+                if failed:
                     return f"our solution fails on this machine, so nothing is said: {failed}", ""
-            wrong = of_cases(module, seen, wanted)
+            try:
+                if hasattr(module, "figures"):
+                    figures = module.figures(*seen[0].values)
+                wrong = of_cases(module, seen, wanted)
+            except Exception as error:  # any, because a file can return whatever it wants
+                kind = type(error).__name__
+                wrong = f"what your file has returned cannot be compared. {kind}: {error}"
         if wrong:
-            return wrong if world_size == sizes[0] else f"On {world_size} ranks: {wrong}", figures
+            where = "" if world_size == sizes[0] else f"On {world_size} ranks: "
+            return where + wrong, figures
     return None, figures
 
 
@@ -49,7 +57,8 @@ def of_cases(module: ModuleType, seen: list, wanted: list | None) -> str | None:
         else:
             ours = [rank.values[number] for rank in wanted]
             if hasattr(module, "facts"):
-                yours, ours = [module.facts(yours, *case)], [module.facts(ours, *case)]
+                yours = [module.facts(yours, *case)]
+                ours = [module.facts(ours, *case)]
             wrong = differs(yours, ours)
         if wrong:
             return getattr(module, "CASE", "").format(*case) + wrong
@@ -58,9 +67,16 @@ def of_cases(module: ModuleType, seen: list, wanted: list | None) -> str | None:
 
 def differs(yours: list[dict], ours: list[dict], whose: str = "our solution") -> str | None:
     """The first fact that is not as in our solution, in words; one dict per rank, or for all."""
-    for fact in {name: None for rank in ours for name in rank}:
-        pairs = [(one.get(fact), other[fact]) for one, other in zip(yours, ours) if fact in other]
-        found, wanted = zip(*pairs)
+    names = {}
+    for rank in ours:
+        names |= rank
+    for fact in names:
+        found = []
+        wanted = []
+        for one, other in zip(yours, ours):
+            if fact in other:  # some facts are those of one rank only
+                found.append(one.get(fact))
+                wanted.append(other[fact])
         if fact.endswith(MOST):
             if max(found) > max(wanted):
                 each = ", ".join(map(shown, found))
@@ -70,19 +86,54 @@ def differs(yours: list[dict], ours: list[dict], whose: str = "our solution") ->
     return None
 
 
-def in_words(found: tuple, wanted: tuple, whose: str) -> str:
+# ---------------------------------------------------------------- a difference in words
+
+
+def in_words(found: list, wanted: list, whose: str) -> str:
     """A line for each rank. Of tensors only the elements that differ on some rank are shown."""
-    values = [*found, *wanted]
-    if all(map(torch.is_tensor, values)) and len({value.shape for value in values}) == 1:
-        rtol = RTOL if wanted[0].is_floating_point() else 0
-        pairs = [torch.stack(same).double().flatten(1) for same in (found, wanted)]
-        at = ~torch.isclose(*pairs, rtol=rtol, atol=ATOL).all(0)
-        found, wanted = (list(values[:, at]) for values in pairs)
+    apart = ""
+    if same_shape([*found, *wanted]):
+        apart = how_far(found, wanted, whose)
+        found, wanted = where_they_differ(found, wanted)
     count = 10 if shown(found) == shown(wanted) else 4
-    texts, right = ([shown(value, count) for value in values] for values in (found, wanted))
-    names = [f"rank {number}" for number in range(len(texts))] if len(texts) > 1 else ["yours"]
-    lines = [f"\n  {name}: {text}" for name, text in zip(names, texts)]
-    return "".join(lines) + f"\n  {whose}: {', '.join(dict.fromkeys(right))}"
+    text = ""
+    for number, value in enumerate(found):
+        name = f"rank {number}" if len(found) > 1 else "yours"
+        text += f"\n  {name}: {shown(value, count)}"
+    right = dict.fromkeys(shown(value, count) for value in wanted)  # each text once
+    return f"{text}\n  {whose}: {', '.join(right)}{apart}"
+
+
+def same_shape(values: list) -> bool:
+    if not all(map(torch.is_tensor, values)):
+        return False
+    return len({value.shape for value in values}) == 1
+
+
+def where_they_differ(found: list, wanted: list) -> tuple[list, list]:
+    """The elements of tensors that differ on some rank."""
+    rtol = RTOL if wanted[0].is_floating_point() else 0
+    yours = torch.stack(found).double().flatten(1)
+    ours = torch.stack(wanted).double().flatten(1)
+    at = ~torch.isclose(yours, ours, rtol=rtol, atol=ATOL).all(0)
+    return list(yours[:, at]), list(ours[:, at])
+
+
+def how_far(found: list, wanted: list, whose: str) -> str:
+    """Of floating-point tensors that are close or that differ by a factor, in a line."""
+    if not wanted[0].is_floating_point():
+        return ""
+    yours = torch.stack(found).double()
+    ours = torch.stack(wanted).double()
+    size = ours.norm().item()
+    factor = (yours * ours).sum().item() / max(size**2, 1e-300)
+    rest = (yours - factor * ours).norm().item()
+    if rest < 1e-3 * size and abs(factor - 1) > 0.01:
+        return f"\n  yours is {factor:.3g} times that of {whose}"
+    most = (yours - ours).abs().max().item()
+    if most < 0.1 * ours.abs().max().item():
+        return f"\n  the largest difference is {most:.2g}"
+    return ""
 
 
 def alike(one, other) -> bool:
@@ -102,15 +153,22 @@ def alike(one, other) -> bool:
 
 def alike_tensors(one, other) -> bool:
     """A number is as good as a tensor with one element."""
-    if not all(isinstance(value, (int, float, torch.Tensor)) for value in (one, other)):
-        return False
-    one, other = map(torch.as_tensor, (one, other))
-    rtol, atol = (RTOL, ATOL) if other.dtype == torch.float64 else (1e-4, 1e-6)
+    for value in (one, other):
+        if not isinstance(value, (int, float, torch.Tensor)):
+            return False
+    one = torch.as_tensor(one)
+    other = torch.as_tensor(other)
     if not other.is_floating_point():
-        rtol = atol = 0
-    one, other = one.double(), other.double()
+        rtol, atol = 0, 0
+    elif other.dtype == torch.float64:
+        rtol, atol = RTOL, ATOL
+    else:
+        rtol, atol = 1e-4, 1e-6
+    one = one.double()
+    other = other.double()
     if one.numel() == other.numel() == 1:
-        one, other = one.reshape(1), other.reshape(1)
+        one = one.reshape(1)
+        other = other.reshape(1)
     return one.shape == other.shape and torch.allclose(one, other, rtol=rtol, atol=atol)
 
 
@@ -118,10 +176,20 @@ def shown(value, count: int = 4) -> str:
     """A value as text: of a tensor or a list the first elements, of a float `count` digits."""
     if torch.is_tensor(value):
         value = value.flatten().tolist()
-    if isinstance(value, (list, tuple)) and value:
-        texts = [shown(one, count) for one in value[:8]] + ["..."] * (len(value) > 8)
-        mark = "; " if isinstance(value[0], str) else ", "
-        return f"[{mark.join(texts)}]"
-    if isinstance(value, (bool, list, tuple)):
-        return str(value) if isinstance(value, bool) else "none"
-    return f"{value:.{count}g}" if isinstance(value, float) else str(value)[:200]
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return shown_list(value, count)
+    if isinstance(value, float):
+        return f"{value:.{count}g}"
+    return str(value)[:200]
+
+
+def shown_list(values, count: int) -> str:
+    if not values:
+        return "none"
+    texts = [shown(value, count) for value in values[:8]]
+    if len(values) > 8:
+        texts.append("...")
+    mark = "; " if isinstance(values[0], str) else ", "
+    return f"[{mark.join(texts)}]"

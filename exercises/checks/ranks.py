@@ -37,9 +37,11 @@ import torch
 import torch.distributed as dist
 
 IDLE, BUSY, FLOOD = 2.0, 20.0, 2_000_000  # seconds, seconds of processor time, bytes
+BACK = "exercises/checks/"  # in the stack of a rank that is in a check
 POLLS = 600  # half a minute on an idle machine
 SEED = 0  # of this run; `common.secret` draws from it
 RUNS = psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP  # runs, or would if it were let
+SIMPLE = {str: str, numbers.Integral: int, numbers.Real: float}  # what it is, what it becomes
 PRELOADED = ["torch.distributed.nn", "torch._dynamo", "torch.optim", "exercises.checks.ranks"]
 
 
@@ -70,18 +72,23 @@ def load(path: Path) -> ModuleType:
 
 
 def plain(value):
-    """The same value without the reader's classes: a NamedTuple is a tuple, others are text."""
+    """The same value without the reader's classes: a NamedTuple is a tuple, others are text.
+
+    Bytes become text as well, because torch.load(weights_only=True) refuses empty ones.
+    """
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, dict):
         return {plain(key): plain(one) for key, one in value.items()}
+    if torch.is_tensor(value):
+        return value.detach().as_subclass(torch.Tensor)
     for kind in (list, tuple, set):
         if isinstance(value, kind):
             return kind(map(plain, value))
-    if torch.is_tensor(value):
-        return value.detach().as_subclass(torch.Tensor)
-    for kind, made in {str: str, bytes: bytes, numbers.Integral: int, numbers.Real: float}.items():
-        if isinstance(value, kind) and not isinstance(value, bool):
+    for kind, made in SIMPLE.items():
+        if isinstance(value, kind):
             return made(value)
-    return value if value is None or isinstance(value, bool) else repr(value)
+    return repr(value)
 
 
 def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
@@ -267,13 +274,21 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
         rank.output = out.read_bytes()[-2000:].decode(errors="replace")
     done = folder / f"{number}.done"
     if reason is None and done.exists():  # with a reason, it may have failed while all were ended
-        result = torch.load(done, weights_only=True)
+        try:
+            result = torch.load(done, weights_only=True)
+        except Exception as error:  # any, because the reader's file decides what was saved
+            why = str(error).splitlines()[0]
+            result = {"error": f"what it has returned cannot be read by the checker: {why}"}
         rank.end = "raised" if "error" in result else "finished"
         rank.values = result.get("values", [])
-        rank.message, rank.place = result.get("error", ""), result.get("place", "")
+        rank.message = result.get("error", "")
+        rank.place = result.get("place", "")
     elif (stack := folder / f"{number}.stack").exists():
         pattern = rf'File "{re.escape(str(file))}", line (\d+)'
-        rank.place = line(file, re.findall(pattern, stack.read_text())[:1])
+        frames = stack.read_text()
+        rank.place = line(file, re.findall(pattern, frames)[:1])
+        if BACK in frames and not rank.place:
+            rank.place = "the checker, because it has returned from your function"
     return rank
 
 
@@ -305,8 +320,10 @@ def failure(seen: list[Rank]) -> str | None:
         return None
     text = "it hangs:"
     for rank in seen:
-        place = f"waits in {rank.place or 'code outside your file'}"
-        text += f"\nrank {rank.number} {'has finished' if rank.end == 'finished' else place}"
+        if rank.end == "finished":
+            text += f"\nrank {rank.number} has finished"
+        else:
+            text += f"\nrank {rank.number} waits in {rank.place or 'code outside your file'}"
     return text
 
 

@@ -3,7 +3,7 @@
 Nothing fails, and the loss falls on every rank. But the weights of the ranks drift apart. After
 each step, all ranks must have the weights of one process that trains on the data of all ranks. The
 loss is the model's own method `loss` (the checker's model has another one). No rank may use the
-others' data. Fix `train`.
+others' data. PyTorch's private functions, such as `replicate`, are not accepted. Fix `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/04_through_the_module.py  # shows it
 python exercises/check.py 04                                                     # is it fixed?

@@ -1,8 +1,9 @@
 """DDP: the same augmentation on every GPU
 
 The seed makes a run repeatable. But all ranks add the same noise to their images and drop the same
-activations. No two ranks and no two epochs may have the same random numbers. Another run with the
-same seed must repeat them, and a run with another seed must not. Fix `train`.
+activations. No two ranks and no two epochs of a run may have the same random numbers. Another run
+with the same seed must repeat them. With another seed, each rank must have other numbers than
+before. A seed may be 0. Fix `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/07_same_augmentation.py  # shows it
 python exercises/check.py 07                                                    # is it fixed?

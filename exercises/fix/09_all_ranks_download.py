@@ -2,8 +2,9 @@
 
 Ranks that start together all download the file to one place. A rank that comes later takes what is
 there at that moment. Each node has its own disk. On each node, one rank must download the file if
-it is not there, and no rank may read it before it is complete. Fix `load`. Here `download(path)`
-stands for any download; the one below is slow.
+it is not there, and no rank may read it before it is complete. torchrun tells each rank its number
+on its node in the environment variable LOCAL_RANK. Fix `load`. Here `download(path)` stands for any
+download; the one below is slow. The checker also simulates two nodes.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/09_all_ranks_download.py  # shows it
 python exercises/check.py 09                                                     # is it fixed?

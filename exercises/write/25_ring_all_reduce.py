@@ -9,8 +9,8 @@ Write `all_reduce`. Use only send, recv, isend, irecv and batch_isend_irecv of t
 The number to reach: on N ranks, each rank sends at most 2 (N - 1) chunks. A chunk has one N-th of
 the elements, rounded up.
 
-torchrun --standalone --nproc-per-node 2 exercises/write/22_ring_all_reduce.py  # try it out
-python exercises/check.py 22                                                    # is it right?
+torchrun --standalone --nproc-per-node 2 exercises/write/25_ring_all_reduce.py  # try it out
+python exercises/check.py 25                                                    # is it right?
 """
 
 import torch

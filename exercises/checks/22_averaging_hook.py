@@ -2,7 +2,8 @@
 
 from exercises.checks import chain
 
-observe, figures = chain.observe, chain.figures
+observe = chain.observe
+figures = chain.figures
 
 
 def judge(ranks):

@@ -7,8 +7,8 @@ backward pass, as soon as its gradient is there. Then `step` need not average. D
 The number to reach: the checker's model has 6 layers with 12 gradients. The calls for all layers
 but the first one must begin before the backward pass has computed the first layer's gradients.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 23_averaging_hook  # try it out
-python exercises/check.py 23                                                        # is it right?
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 22_averaging_hook  # draws it
+python exercises/check.py 22                                                        # is it right?
 """
 
 import torch
@@ -16,12 +16,16 @@ import torch.distributed as dist
 
 
 class Parallel:
-    """Trains rank 0's model on all ranks. A step uses all parameters; none exceeds cap_bytes."""
+    """Trains rank 0's model on all ranks.
+
+    A parameter may be frozen, and a layer may be used twice in a step. A step uses all parameters
+    that are not frozen, and none of them has more than cap_bytes.
+    """
 
     def __init__(self, model, lr, cap_bytes):
-        self.parameters = list(model.parameters())
-        for parameter in self.parameters:
+        for parameter in model.parameters():
             dist.broadcast(parameter.data, src=0)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.parameters, lr=lr)
 
     def step(self):

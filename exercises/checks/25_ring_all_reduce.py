@@ -19,21 +19,29 @@ def make(rank, shape, dtype):
 
 
 def observe(mine, shape, dtype):
-    notes, tensor = Collectives(), make(dist.get_rank(), shape, dtype)
+    notes = Collectives().listen()
+    tensor = make(dist.get_rank(), shape, dtype)
     mine.all_reduce(tensor)
     return {"tensor": tensor, "calls": list(notes.calls)}
 
 
 def facts(found, *_):
-    count, first = len(found), found[0]["tensor"]
-    most = 2 * (count - 1) * -(-first.numel() // count) * first.element_size()
-    sent = [sum(size for name, size in r["calls"] if name == "send") for r in found]
+    count = len(found)
+    first = found[0]["tensor"]
+    chunk = -(-first.numel() // count) * first.element_size()
+    most = 2 * (count - 1) * chunk
+    sent = [bytes_sent(rank["calls"]) for rank in found]
+    names = set()
+    for rank in found:
+        names |= {name for name, _ in rank["calls"]}
     return {
         "the tensor on each rank": [rank["tensor"].long() for rank in found],
-        "other calls than send, recv, isend, irecv": sorted(
-            {name for rank in found for name, _ in rank["calls"]} - POINT_TO_POINT
-        ),
+        "other calls than send, recv, isend, irecv": sorted(names - POINT_TO_POINT),
         f"bytes that a rank sends in its 2 (N - 1) chunks{MOST}": max(most, *sent),
         "the same bits on all ranks": all(torch.equal(r["tensor"], first) for r in found),
         "every rank sends": first.numel() < count or min(sent) > 0,
     }
+
+
+def bytes_sent(calls):
+    return sum(size for name, size in calls if name == "send")
