@@ -71,17 +71,15 @@ WRONG["05"] = {
     ),
 }
 
-REDUCE = "        dist.all_reduce(mean)  # every rank needs the sum, not only rank dst\n"
-GIVEN["06"] = "rank 1: [0.2, 0.1, 0.05"
+DDP = "    ddp_model = DistributedDataParallel(model, find_unused_parameters=True)\n"
+STATIC = "    ddp_model = DistributedDataParallel(model, static_graph=True)\n"
+FROZEN = "    model.heads.requires_grad_(False)\n    ddp_model = DistributedDataParallel(model)\n"
+TRUNK = "    ddp_model = model\n    model.trunk = DistributedDataParallel(model.trunk)\n"
+GIVEN["06"] = "RuntimeError: Expected to have finished reduction in the prior iteration"
 WRONG["06"] = {
-    "each rank goes by its own loss": (
-        {REDUCE: "", "step(mean.item())": "step(loss.item())"},
-        "the learning rate after each epoch",
-    ),
-    "all go by rank 0's loss": (
-        {REDUCE: "        dist.broadcast(mean, src=0)\n"},
-        "the learning rate after each epoch",
-    ),
+    "static_graph": ({DDP: STATIC}, "RuntimeError"),
+    "the heads are frozen": ({DDP: FROZEN}, "what step 1 adds to the weights"),
+    "only the trunk is wrapped": ({DDP: TRUNK}, "the weights before the first step"),
 }
 
 SEED = "    torch.manual_seed(seed + dist.get_rank())"
@@ -180,12 +178,23 @@ WRONG["11"] = {
     ),
 }
 
-ANSWER = '"rank": 1, "line": 45, "seq": 120'
-GIVEN["12"] = "rank is yours to find"
-RIGHT["12"] = {"as text": {ANSWER: '"rank": "1", "line": "45", "seq": "120"'}}
+FLAG = (
+    "            dist.all_reduce(finite, op=dist.ReduceOp.MIN)  # now all ranks take the same way\n"
+)
+LEAVE = """            if finite == 0:
+                continue  # a broken image must not destroy the weights
+"""
+NO_LOSS = """            if not loss.isfinite():
+                loss = 0 * ddp_model(torch.ones_like(x)).sum()
+"""
+GIVEN["12"] = "it hangs:\nrank 0 waits in line 32: loss.backward()\nrank 1 waits in line 36: dist"
 WRONG["12"] = {
-    "the line that waits": ({'"line": 45': '"line": 47'}, "line is not 47"),
-    "the last that all have": ({'"seq": 120': '"seq": 119'}, "seq is not 119"),
+    "a step without the loss of that rank": ({FLAG + LEAVE: NO_LOSS}, "what step 2 adds"),
+    "rank 0 decides for all": (
+        {FLAG: "            dist.broadcast(finite, src=0)\n"},
+        "with nan or infinity in a batch of rank 1: different from our solution",
+    ),
+    "no step is left out": ({FLAG + LEAVE: ""}, "with nan or infinity in a batch of rank 1"),
 }
 
 JOIN = "        with Join([ddp_model]):  # answers for a rank that has no batch left\n"
@@ -317,17 +326,31 @@ WRONG["18"] = {
     "no scaler": ({'GradScaler("cpu")': 'GradScaler("cpu", enabled=False)'}, "a scaled loss"),
 }
 
-LOADED = """    from itertools import islice
-
-    return islice(DataLoader(dataset, batch_size, sampler=sampler), done, None)
-"""
-GIVEN["19"] = "24 images, batch_size=2, epoch 1, 2 steps done"
+STRIP = (
+    '    consume_prefix_in_state_dict_if_present(state, "module.")  # the names that DDP gives\n'
+)
+STRICT = "    model.load_state_dict(state)\n"
+ALWAYS = "    state = {name[len('module.') :]: value for name, value in state.items()}\n"
+GIVEN["19"] = "saved from the DDP model, changed: nothing: different from our solution"
+RIGHT["19"] = {
+    "the names are asserted": {
+        STRICT: "    assert state.keys() == model.state_dict().keys()\n"
+        "    model.load_state_dict(state, strict=False)\n"
+    }
+}
 WRONG["19"] = {
-    "the first batches are loaded and thrown away": (
-        {"    return DataLoader(Subset(dataset, left), batch_size=batch_size)\n": LOADED},
-        "images loaded: 12, 12; 8 with our solution",
+    "not strict": (
+        {STRICT: "    model.load_state_dict(state, strict=False)\n"},
+        "changed: a weight is missing: different from our solution: an error is raised",
     ),
-    "the order of epoch 0": ({"    sampler.set_epoch(epoch)\n": ""}, "epoch 1, 2 steps done"),
+    "seven letters of every name": (
+        {STRIP: ALWAYS},
+        "saved from the model in it, changed: nothing: different from our solution: an error",
+    ),
+    "only what fits by chance": (
+        {STRICT: "    if set(state) & set(model.state_dict()):\n    " + STRICT},
+        "changed: all names are others: different from our solution: an error is raised",
+    ),
 }
 
 FIRST = "first = self.rank * workers + worker"

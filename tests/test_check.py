@@ -20,14 +20,14 @@ from exercises import check
 from exercises.checks import ranks
 from tools import processes
 
-EXERCISE = next(e for e in check.all_exercises() if e.name == "reduced_on_one_rank")
+EXERCISE = next(e for e in check.all_exercises() if e.name == "crossed_collectives")
 SOLUTION = EXERCISE.solution
-TRAIN = "def train(model, x, y, lr, epochs):\n"
+TRAIN = "def totals(counts):\n"
 LINE = SOLUTION[: SOLUTION.index(TRAIN)].count("\n") + 2  # the first one in it
 
 
 def verdict(tmp_path, body):
-    """Of our solution of this exercise, with this body of `train`."""
+    """Of our solution of this exercise, with this body of `totals`."""
     file = tmp_path / EXERCISE.file.name
     file.write_text(SOLUTION.replace(TRAIN, TRAIN + body))
     found = check.judged(EXERCISE, file)[0]
@@ -45,12 +45,12 @@ def running(words):
     ("body", "words"),
     [
         ("    return [\n", f"Python cannot read line {LINE}: '[' was never closed"),
-        ("    '\0'\n", "Python cannot read 06_reduced_on_one_rank.py: source code"),
+        ("    '\0'\n", "Python cannot read 11_crossed_collectives.py: source code"),
         ("    1 / 0\n", f"failed in line {LINE}: 1 / 0\nZeroDivisionError: division by zero"),
         ("    raise SystemExit('no')\n", f"failed in line {LINE}: raise SystemExit('no')"),
         ("    if dist.get_rank(): dist.barrier()\n", f"rank 1 waits in line {LINE}: if dist"),
-        ("    return None\n", "the learning rate after each epoch\n  rank 0: None\n"),
-        ("    return\ndel train\ndef other():\n", "keep the name `train`"),
+        ("    return None\n", "what totals returns\n  rank 0: None\n"),
+        ("    return\ndel totals\ndef other():\n", "keep the name `totals`"),
     ],
 )
 def test_what_is_said_of_a_file(tmp_path, body, words):
@@ -172,7 +172,7 @@ def test_without_a_number_it_is_the_next_one(typed, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "word", ["6", "reduced_on_one_rank", "exercises/fix/06_reduced_on_one_rank.py"]
+    "word", ["11", "crossed_collectives", "exercises/fix/11_crossed_collectives.py"]
 )
 def test_an_exercise_has_a_number_a_name_and_a_path(typed, word):
     assert "hint 1 of 3" in typed(word, "--hint")[1]
@@ -221,11 +221,11 @@ def test_reset_keeps_the_readers_file(typed, tmp_path, monkeypatch):
     monkeypatch.setattr(check.Exercise, "diff", EXERCISE.diff)
     monkeypatch.setattr(check, "all_exercises", lambda: [one])
     file.write_text("mine = 1\n")
-    assert kept.name in typed("06", "--reset")[1]
+    assert kept.name in typed("11", "--reset")[1]
     assert file.read_text() == EXERCISE.file.read_text()
     assert kept.read_text() == "mine = 1\n"
     file.unlink()
-    code, out = typed("06", "--reset")
+    code, out = typed("11", "--reset")
     assert code == 0 and "yours" not in out and file.read_text() == EXERCISE.file.read_text()
 
 

@@ -16,7 +16,6 @@ KEYS = {  # by exercise: the finding that names its mistake
     "rank_0_evaluates": "one-rank-communicates",
     "through_the_module": "not-through-ddp",
     "batch_and_rate": "batch-grows",
-    "reduced_on_one_rank": "rates-differ",
     "same_augmentation": "same-random-numbers",
     "all_ranks_download": "file-race",
     "crossed_collectives": "crossed-order",
@@ -31,7 +30,6 @@ KEYS = {  # by exercise: the finding that names its mistake
 LINES = {  # by exercise: what is in the line that the finding names, where that is certain
     "same_order": "for x, y in loader:",
     "padded_accuracy": "for x, y in loader:",
-    "reduced_on_one_rank": "optimizer.step()",
     "same_augmentation": "loss = F.mse_loss(ddp_model(noisy), y)",
     "batch_and_rate": "optimizer.step()",
     "loss_of_unequal_counts": "loss.backward()",

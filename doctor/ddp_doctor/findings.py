@@ -103,7 +103,6 @@ FINDINGS = {
     "rates-differ": Words(
         "Equal gradients times unequal learning rates make unequal weights.",
         "docs/questions.md#metrics-and-losses",
-        "exercises/fix/06_reduced_on_one_rank.py",
     ),
     "steps-differ": Words(
         "step() does not communicate: a rank that leaves it out keeps its weights.",
