@@ -52,29 +52,52 @@ class Exercise:
         """What our solution changes. It holds both whole texts, so no git is needed."""
         return HERE / "solutions" / f"{self.file.stem}.diff"
 
+    @property
+    def level(self) -> int:
+        """As on the page; it is also the number of points."""
+        if self.kind != "fix":
+            return 3
+        return 1 if self.number <= "10" else 2
+
     def text(self, marks: str) -> str:
+        """The lines of the diff that begin with one of the marks, without them."""
         lines = self.diff.read_text().splitlines(keepends=True)[3:]
         return "".join(line[1:] for line in lines if line[0] in marks)
 
-    given = property(lambda self: self.text(" -"))
-    solution = property(lambda self: self.text(" +"))
+    @property
+    def given(self) -> str:
+        return self.text(" -")
+
+    @property
+    def solution(self) -> str:
+        return self.text(" +")
 
     @property
     def hints(self) -> list[str]:
-        own = (HERE / "hints.txt").read_text().split(f"\n{self.number}\n")[1].split("\n\n")[0]
-        return [" ".join(hint.split()) for hint in f"\n{own}".split("\n- ")[1:]]
+        text = (HERE / "hints.txt").read_text()
+        own = text.split(f"\n{self.number}\n")[1].split("\n\n")[0]
+        hints = f"\n{own}".split("\n- ")[1:]
+        return [" ".join(hint.split()) for hint in hints]
 
     @property
     def title(self) -> str:
-        return self.given.split("\n")[0].strip('"')
+        first = self.given.split("\n")[0]
+        return first.strip('"')
 
 
 def main() -> int:
     args = parse_args()
-    for number in {"SIGTERM", "SIGHUP"} & set(dir(signal)):  # the ranks are ended on the way out
-        signal.signal(getattr(signal, number), lambda number, _: sys.exit(128 + number))
+    for name in ("SIGTERM", "SIGHUP"):  # the ranks are ended on the way out
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), leave)
+    if args.folder:
+        from exercises import course
+
+        return course.print_class(args.folder, args.only, args.json)
     if args.all:
-        return 0 if all([verdict(exercise) for exercise in all_exercises()]) else 1
+        from exercises import course
+
+        return course.check_all(args.only, args.json)
     exercise = args.exercise or next_open()
     if args.list or exercise is None:
         return print_list()
@@ -90,18 +113,28 @@ def main() -> int:
     return 0
 
 
+def leave(number, frame):
+    sys.exit(128 + number)
+
+
 def all_exercises() -> list[Exercise]:
     """One for each of our solutions, which begins with the path of the file: "--- a/..." """
-    diffs = [diff for diff in sorted(HERE.glob("solutions/*.diff")) if diff.suffixes == [".diff"]]
-    starts = [diff.read_text().split("\n")[0] for diff in diffs]
-    files = [HERE.parent / start.removeprefix("--- a/") for start in starts]
-    return [Exercise(file.name[:2], file.parent.name, file) for file in files]
+    exercises = []
+    for diff in sorted(HERE.glob("solutions/*.diff")):
+        if diff.suffixes == [".diff"]:  # and not .other.diff
+            first = diff.read_text().split("\n")[0]
+            file = HERE.parent / first.removeprefix("--- a/")
+            exercises.append(Exercise(file.name[:2], file.parent.name, file))
+    return exercises
 
 
 def next_open() -> Exercise | None:
     """The first that is not done, in the order of the page."""
     state = progress()
-    return next((e for e in all_exercises() if not state[e.name]["done"]), None)
+    for exercise in all_exercises():
+        if not state[exercise.name]["done"]:
+            return exercise
+    return None
 
 
 # ---------------------------------------------------------------- one verdict
@@ -109,15 +142,25 @@ def next_open() -> Exercise | None:
 
 def verdict(exercise: Exercise) -> bool:
     """Check the reader's file on real ranks, print what was seen -> is it done?"""
-    name = f"{exercise.number} {exercise.name}"
-    with console.status(f"{name}: starting ranks"):
-        wrong, figures = judged(exercise, exercise.file)
-    console.print("[red]not yet[/]  " if wrong else "[green]done[/]     ", name)
-    for text in filter(None, (wrong, figures)):
-        console.print(Padding(escape(text), (0, 0, 0, 10)))
+    wrong, figures = checked(exercise, exercise.file)
+    print_verdict(exercise, wrong, figures)
     if wrong is None:
         remember(exercise, done=True)
     return wrong is None
+
+
+def checked(exercise: Exercise, file: Path) -> tuple[str | None, str]:
+    """As `judged`, with a sign of life."""
+    with console.status(f"{exercise.number} {exercise.name}: starting ranks"):
+        return judged(exercise, file)
+
+
+def print_verdict(exercise: Exercise, wrong: str | None, figures: str) -> None:
+    mark = "[red]not yet[/]  " if wrong else "[green]done[/]     "
+    console.print(mark, f"{exercise.number} {exercise.name}")
+    for text in (wrong, figures):
+        if text:
+            console.print(Padding(escape(text), (0, 0, 0, 10)))
 
 
 def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
@@ -141,12 +184,14 @@ def print_learnt(exercise: Exercise) -> None:
     """After "done": what to keep of it, two right ways to compare with one's own, the next one."""
     console.print(f"\n{escape(exercise.hints[1])}", style="bold")
     console.print("\nOur way:")
-    given, ours = exercise.given.splitlines(), exercise.solution.splitlines()
+    given = exercise.given.splitlines()
+    ours = exercise.solution.splitlines()
     print_diff(difflib.unified_diff(given, ours, n=2, lineterm=""))
     name, *lines = exercise.diff.with_suffix(".other.diff").read_text().splitlines()
     console.print(f"Another way, compared with ours: {escape(name)}")
     print_diff(lines)
-    if following := next_open():
+    following = next_open()
+    if following:
         name = following.file.relative_to(HERE.parent)
         console.print(f"\nNext: {name}: {escape(following.title)}")
 
@@ -162,7 +207,8 @@ def print_diff(lines) -> None:
 
 
 def print_list() -> int:
-    state, exercises = progress(), all_exercises()
+    state = progress()
+    exercises = all_exercises()
     for exercise in exercises:
         mark = "[green]done[/]" if state[exercise.name]["done"] else "    "
         name = f"[cyan]{exercise.name:<24}[/]"
@@ -184,8 +230,9 @@ def print_hint(exercise: Exercise) -> int:
 def reset(exercise: Exercise) -> int:
     """Write the file as it was given; the reader's own stays next to it."""
     kept = exercise.file.with_suffix(".py.yours")
+    found = exercise.file.exists()
     try:
-        if found := exercise.file.exists():
+        if found:
             kept.write_bytes(exercise.file.read_bytes())
         exercise.file.write_text(exercise.given)
     except OSError as error:
@@ -248,19 +295,39 @@ def parse_args() -> argparse.Namespace:
     what.add_argument("--watch", action="store_true", help="check again on every save")
     what.add_argument("--hint", action="store_true", help="the next of three hints")
     what.add_argument("--reset", action="store_true", help="the file as it was")
+    what.add_argument(
+        "--class", dest="folder", type=Path, help="check a folder with a folder for each student"
+    )
+    parser.add_argument("--json", type=Path, help="with --all or --class: write points to a file")
+    parser.add_argument("--only", help="with --all or --class: some exercises, such as 01,05,07")
     args = parser.parse_args()
-    if args.exercise and (args.all or args.list):
-        parser.error("--all and --list are about all of them: leave the number out")
+    of_all = args.all or args.list or args.folder
+    if args.exercise and of_all:
+        parser.error("--all, --list and --class are about all of them: leave the number out")
+    if (args.json or args.only) and not (args.all or args.folder):
+        parser.error("--json and --only belong to --all or --class")
+    if args.folder and not args.folder.is_dir():
+        parser.error(f"there is no folder {args.folder}")
     if args.exercise:
-        stem = Path(args.exercise).name.removesuffix(".py")
-        names = {name: e for e in all_exercises() for name in (e.number, e.file.stem, e.name)}
-        name = stem.zfill(2) if stem.isdecimal() else stem
-        if name not in names:
-            parser.error(f"there is no exercise {args.exercise}: --list shows them")
-        args.exercise = names[name]
+        args.exercise = find(args.exercise, parser)
     elif args.reset:
         parser.error("which one? Give its number: python exercises/check.py 01 --reset")
+    if args.only:
+        args.only = [find(word, parser) for word in args.only.split(",")]
+    else:
+        args.only = all_exercises()
     return args
+
+
+def find(word: str, parser: argparse.ArgumentParser) -> Exercise:
+    """The exercise with this number, name or path"""
+    stem = Path(word).name.removesuffix(".py")
+    if stem.isdecimal():
+        stem = stem.zfill(2)
+    for exercise in all_exercises():
+        if stem in (exercise.number, exercise.file.stem, exercise.name):
+            return exercise
+    parser.error(f"there is no exercise {word}: --list shows them")
 
 
 if __name__ == "__main__":
