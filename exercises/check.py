@@ -87,9 +87,7 @@ class Exercise:
 
 def main() -> int:
     args = parse_args()
-    for name in ("SIGTERM", "SIGHUP"):  # the ranks are ended on the way out
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), leave)
+    let_signals_end_it()
     if args.folder:
         from exercises import course
 
@@ -113,8 +111,15 @@ def main() -> int:
     return 0
 
 
-def leave(number, frame):
-    sys.exit(128 + number)
+def let_signals_end_it() -> None:
+    """In the ordinary way: the ranks are ended on the way out."""
+
+    def leave(number, frame):
+        sys.exit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), leave)
 
 
 def all_exercises() -> list[Exercise]:
