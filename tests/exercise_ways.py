@@ -76,6 +76,20 @@ STATIC = "    ddp_model = DistributedDataParallel(model, static_graph=True)\n"
 FROZEN = "    model.heads.requires_grad_(False)\n    ddp_model = DistributedDataParallel(model)\n"
 TRUNK = "    ddp_model = model\n    model.trunk = DistributedDataParallel(model.trunk)\n"
 GIVEN["06"] = "RuntimeError: Expected to have finished reduction in the prior iteration"
+BOTH = """    ddp_model = DistributedDataParallel(BothHeads(model))
+"""
+TRAIN = "def train(model, batches):\n"
+BOTH_HEADS = """class BothHeads(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, task):
+        return self.model(x, task) + 0 * self.model(x, 1 - task)
+
+
+"""
+RIGHT["06"] = {"both heads, one of them times zero": {DDP: BOTH, TRAIN: BOTH_HEADS + TRAIN}}
 WRONG["06"] = {
     "static_graph": ({DDP: STATIC}, "RuntimeError"),
     "the heads are frozen": ({DDP: FROZEN}, "what step 1 adds to the weights"),
@@ -147,7 +161,7 @@ WRONG["09"] = {
     ),
     "rank 0 of all nodes": (
         {'os.environ["LOCAL_RANK"]': 'os.environ["RANK"]'},
-        "On 4 ranks: rank 2 failed in line",
+        "failed in line 26: return path.read_bytes()",
     ),
     "until something is there": (
         {BARRIER: "    while not path.exists():\n        time.sleep(0.1)\n"},
@@ -332,11 +346,15 @@ STRIP = (
 STRICT = "    model.load_state_dict(state)\n"
 ALWAYS = "    state = {name[len('module.') :]: value for name, value in state.items()}\n"
 GIVEN["19"] = "saved from the DDP model, changed: nothing: different from our solution"
+EXIT = """    if state.keys() != model.state_dict().keys():
+        raise SystemExit("the file does not fit")
+"""
 RIGHT["19"] = {
+    "the program ends": {STRICT: EXIT + STRICT},
     "the names are asserted": {
         STRICT: "    assert state.keys() == model.state_dict().keys()\n"
         "    model.load_state_dict(state, strict=False)\n"
-    }
+    },
 }
 WRONG["19"] = {
     "not strict": (

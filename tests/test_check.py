@@ -50,6 +50,12 @@ def running(words):
         ("    raise SystemExit('no')\n", f"failed in line {LINE}: raise SystemExit('no')"),
         ("    if dist.get_rank(): dist.barrier()\n", f"rank 1 waits in line {LINE}: if dist"),
         ("    return None\n", "what totals returns\n  rank 0: None\n"),
+        ("    return b''\n", "what totals returns\n  rank 0: b''\n"),
+        ("    return torch.ones(2, device='meta')\n", "what your file has returned cannot be"),
+        ("    return torch.ones(2, dtype=torch.cfloat)\n", "what totals returns"),
+        ("    return torch.ones(2).to_sparse()\n", "failed\nNotImplementedError: Cannot access"),
+        ("    return {(1, (2,)): {3: [counts, totals]}}\n", "what totals returns"),
+        ("    x = []\n    x.append(x)\n    return x\n", "RecursionError"),
         ("    return\ndel totals\ndef other():\n", "keep the name `totals`"),
     ],
 )

@@ -75,6 +75,19 @@ def test_an_exercise_is_whole(exercise, tmp_path):
     assert len(exercise.hints) == 3 and len(exercise.given.splitlines()) <= 80
 
 
+@pytest.mark.slow
+def test_play_draws_the_step(reader):
+    """The picture of the file as it is given: the rank waits for each of three calls."""
+    command = "torchrun --standalone --nproc-per-node 2"
+    out = reader.run(f"{command} '{ROOT}/exercises/chain/play.py' 24_overlap").out
+    yours, ddp = out.split("DDP, with buckets for two layers")
+    assert "the last step of rank 0, 10.4 ms" in yours and "after 6.0 ms of it" in yours
+    bars = re.findall(r"^allreduce 4,352 +#{6}$", yours, re.MULTILINE)
+    waits = re.search(r"^the step waits +(.*)$", yours, re.MULTILINE)[1]
+    assert len(bars) == 3 and len(waits.split()) == 3
+    assert "the last step of rank 0, 7.9 ms" in ddp and re.search(r"^yours +3 +13,056", ddp, re.M)
+
+
 def test_the_page_lists_all_in_order():
     text = (ROOT / "exercises/README.md").read_text()
     row = re.compile(r"^\| \[(\d\d) `(\w+)`\]\((\w+)/(\w+)\.py\) \| (.+?) \|", re.MULTILINE)

@@ -44,6 +44,7 @@ SEARCHES = {  # a page that has to be among the first three: what readers type
     "docs/questions": "ports firewall",
     "docs/reading_timings": "ddp slower than single gpu, no speedup, not faster with 2 gpus, "
     "gpu utilization low, 训练变慢",
+    "docs/teaching": "homework for students",
     "docs/testing": "test ddp without gpu",
     "docs/uneven_inputs": "uneven number of batches",
     "docs/unused_parameters": "find_unused_parameters",

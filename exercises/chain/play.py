@@ -38,7 +38,8 @@ def draw(title, step):
     end = max(end, step["computed"])
     print(f"\n{title}: the last step of rank 0, {end:.1f} ms")
     print(f"{'ms':<{LABEL}}{scale(end)}")
-    print(f"{'the step waits':<{LABEL}}{bars(step['stops'], '~')}")
+    if step["stops"]:  # where DDP waits is not seen
+        print(f"{'the step waits':<{LABEL}}{bars(step['stops'], '~')}")
     for number, (begun, start, finish) in enumerate(step["spans"], start=1):
         name, size = step["calls"][number - 1]
         label = f"{name[:14]} {size:,}"
@@ -49,10 +50,10 @@ def draw(title, step):
 def draw_memory(step):
     """A bar for each layer: the bytes of gradients when the backward pass has reached it."""
     print("bytes of gradients that the rank holds, as the backward pass goes on:")
-    most = max(max(step["gradient bytes"]), 1)
-    for number, size in enumerate(step["gradient bytes"]):
-        layer = f"after {number} of {len(step['gradient bytes']) - 1} layers"
-        print(f"{layer:<{LABEL}}{'#' * round(40 * size / most)} {size:,}")
+    most = max(size for _, size in step["gradient bytes"])
+    for ms, size in step["gradient bytes"]:
+        bar = "#" * round(40 * size / max(most, 1))
+        print(f"{f'after {ms:.1f} ms of it':<{LABEL}}{bar} {size:,}")
 
 
 def scale(end):

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from exercises.checks.common import ROWS, Watch
+from exercises.checks.common import Watch
 
 # For each step, the tasks of ranks 0, 1 and 2.
 TASKS = ((0, 1, 1), (1, 1, 1), (0, 0, 0), (1, 0, 0), (0, 0, 1))
@@ -22,6 +22,4 @@ def observe(mine):
     torch.manual_seed(rank)
     watch = Watch(mine.TwoTasks().double())
     mine.train(watch.model, [batch(step, rank) for step in range(len(TASKS))])
-    found = watch.facts()
-    found[ROWS] = watch.rows
-    return found
+    return watch.facts()

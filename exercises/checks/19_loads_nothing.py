@@ -35,7 +35,7 @@ def observe(mine, _, prefix, change):
     model = batchnorm_model(seed=rank)
     try:
         mine.load(model, path)
-    except Exception:  # any: the exercise does not say which
+    except (Exception, SystemExit):  # any: the exercise does not say which
         return {"an error is raised": True}
     found = {"an error is raised": False}
     if change == "nothing":

@@ -20,7 +20,7 @@ def judge(ranks):
         if rank["sent"] > sends:
             before = f"{sends - PADDING:,.0f} before (each gradient once, by all-reduce)"
             return f"rank {number} sends {rank['sent']:,.0f} bytes in a step; it was {before}"
-        held = rank["gradient bytes"][-1]
+        _, held = rank["gradient bytes"][-1]
         if held > gradients:
             return (
                 f"rank {number} holds {held:,} bytes of gradients at the end of the backward pass; "

@@ -73,18 +73,20 @@ class Link(Collectives):
         self.sent = 0.0
         self.computed = 0.0  # ms of the backward pass
         self.begun = []  # `computed` before each call
-        self.held = []  # bytes of gradients when the backward pass has reached a layer
+        self.held = []  # when the backward pass reached a layer, and the bytes of gradients then
 
     def attach(self, model, memory):
         """Let the clock of ours go on with each layer of the backward pass."""
 
-        def layer(gradient):
-            self.held.append(memory.held([gradient]))
-            self.now += BACKWARD
-            self.computed += BACKWARD
-
         def hook(module, inputs, output):
-            output.register_hook(layer)
+            uses = 2 if module is model.layers[TWICE] else 1
+
+            def reached(gradient):
+                self.held.append((self.computed, memory.held([gradient])))
+                self.now += BACKWARD / uses
+                self.computed += BACKWARD / uses
+
+            output.register_hook(reached)
 
         for module in model.layers:
             module.register_forward_hook(hook)
@@ -240,7 +242,7 @@ def run(called, model, step, link, memory):
         loss = F.mse_loss(called(x), y)
         memory.mark()
         loss.backward()
-        gradient_bytes = [*link.held, memory.held()]
+        gradient_bytes = [*link.held, (link.computed, memory.held())]
         memory.unmark()
         step()
     noting.remove()
@@ -249,7 +251,7 @@ def run(called, model, step, link, memory):
     found = link.figures()
     found["weights"] = watch.facts()
     found["gradients"] = gradients[:1]
-    found["gradient bytes"] = gradient_bytes  # before each layer, and at the end
+    found["gradient bytes"] = gradient_bytes  # [(ms, bytes)] before each layer, and at the end
     found["held"] = held
     return found
 
@@ -356,7 +358,7 @@ def figures(rank, *_):
         first = min(step["begun"], default=0)
         lines.append(
             f"{name:<7} {len(step['calls']):>6} {step['sent']:>11,.0f} {first:>8.1f} ms "
-            f"{step['exposed']:>7.1f} ms {step['gradient bytes'][-1]:>11,} {step['held']:>15,}"
+            f"{step['exposed']:>7.1f} ms {step['gradient bytes'][-1][1]:>11,} {step['held']:>15,}"
         )
     lines.append("gradients: bytes that came in the backward pass and are held at its end")
     lines.append("between steps: bytes besides the parameters; DDP's gradients are in its buckets")

@@ -295,6 +295,7 @@ def describe(number: int, folder: Path, file: Path, reason: str | None) -> Rank:
 # ---------------------------------------------------------------- in words
 
 STUB = "NotImplementedError: "
+YOURS = "is yours to write"  # what a part that is to be written raises
 RENAMED = re.compile(r"AttributeError: module '\d\d_\w+' has no attribute '(\w+)'")
 
 
@@ -310,7 +311,7 @@ def failure(seen: list[Rank]) -> str | None:
         if rank.end == "computes":
             spent = f"{BUSY:.0f} s of processor time"
             return f"rank {rank.number} was still computing after {spent} (an endless loop?){place}"
-        if rank.message.startswith(STUB):
+        if rank.message.startswith(STUB) and rank.message.endswith(YOURS):
             return rank.message.removeprefix(STUB)
         if name := RENAMED.match(rank.message):
             return f"the file has no `{name[1]}` any more: keep the name `{name[1]}`"

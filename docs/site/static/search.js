@@ -30,7 +30,7 @@ const ALSO = {
   "docs/at_scale": "how many gpus do i need",
   "docs/checklist": "print once only on rank 0 review",
   "docs/batch_size_and_learning_rate": "how to choose batch size not converging loss not decreasing accuracy 学习率",
-  "docs/checkpoints": "resume restart save load 保存模型",
+  "docs/checkpoints": "checkpoint resume restart save load 保存模型",
   "docs/gradient_accumulation": "梯度累积",
   "docs/glossary": "what is rank 是什么",
   "02_dp/README": "difference between dataparallel dataparalell and distributeddataparallel",
@@ -39,6 +39,7 @@ const ALSO = {
   "05_multinode/README": "multi node several machines",
   "05_multinode/README.zh": "多机多卡 断点续训",
   "README.zh": "分布式训练 数据并行",
+  "docs/teaching": "teach course class students homework grading lecture workshop",
   "exercises/README": "practice practise exercise quiz 练习",
 };
 
