@@ -4,18 +4,14 @@ They run in the order of the page, in one shell, in a copy of the repository in 
 blank in its name, without a network, on small data.
 """
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import ROOT, STAGES
-
-from tools import processes
 
 PAGES = ["README.md", *(f"{stage}/README.md" for stage in STAGES)]
 PAGES += [f"docs/{name}.md" for name in ("adapt", "doctor", "speed", "debugging", "explain")]
@@ -61,23 +57,15 @@ def copy_of_the_repository(folder):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
-def test_the_commands_of_a_page_run_as_typed(page, tmp_path, small_data):
-    folder = tmp_path / "a folder"
-    copy_of_the_repository(folder)
-    (folder / ".venv").symlink_to(sys.prefix)  # what make demo would have made
+def test_the_commands_of_a_page_run_as_typed(page, tmp_path, reader):
+    reader.folder = tmp_path / "a folder"
+    copy_of_the_repository(reader.folder)
+    (reader.folder / ".venv").symlink_to(sys.prefix)  # what make demo would have made
     script = []
     for command in commands_of(page):
         allowed = " || test $? = 1" if any(words in command for words in FAIL) else ""
         script.append(f"echo {shlex.quote('$ ' + command)}\n{command}{allowed}")
-    mark = processes.new_mark()
-    variables = {"MNIST_ROOT": str(small_data), "OMP_NUM_THREADS": "1", "http_proxy": "off"}
-    variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run = ["bash", "-euo", "pipefail", "-c", "\n".join(script)]
-    options = {"cwd": folder, "env": processes.environment(mark, variables), "text": True}
-    try:
-        done = subprocess.run(run, capture_output=True, timeout=560, **options)
-    finally:
-        left = processes.marked(mark)
-        processes.end(mark)
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    assert not left, left
+    lines = shlex.quote("\n".join(script))
+    variables = {"OMP_NUM_THREADS": "1", "http_proxy": "off"}
+    result = reader.run(f"bash -euo pipefail -c {lines}", timeout=560, **variables)
+    assert result.code == 0, result

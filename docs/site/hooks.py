@@ -38,9 +38,11 @@ def setup(app: Sphinx) -> dict:
 
 def name_pages(app: Sphinx) -> None:
     """README.md is what a visitor sees first, so its page is index.html."""
-    builder, root = app.builder, app.config.root_doc
+    builder = app.builder
+    root = app.config.root_doc
     if builder.name == "html":
-        target, path = builder.get_target_uri, builder.get_output_path
+        target = builder.get_target_uri
+        path = builder.get_output_path
         builder.get_target_uri = lambda page, typ=None: target("index" if page == root else page)
         builder.get_output_path = lambda page: path("index" if page == root else page)
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .explain_decide import ABORTED, STOPPED, decide, name
+from .explain_decide import ABORTED, STOPPED, decide, had_ended, name, size_of
 from .explain_events import FAILURES
 from .explain_log import read_logs
 from .explain_match import OUTCOMES, RULES
@@ -141,8 +141,6 @@ def values_of(found, place):
     others = sorted(log.ranks - set(roots)) if found.ranks != [] else []
     values["others"] = name(others) if others else "the others"
     values["where"] = place or "a line that is not in the log"
-    hosts = [log.hosts[rank] for rank in roots if log.hosts.get(rank)]
-    values["on_host"] = f" on {hosts[0]}" if hosts else ""
     return values
 
 
@@ -158,13 +156,12 @@ def states_of(found):
         rows = rows_of(found, words=False)
     roots = set(found.ranks or [])
     rows.sort(key=lambda row: roots.isdisjoint(row[0]))
-    rest = rows[5:]
-    if rest:
-        ranks = []
-        for row in rest:
-            ranks += row[0]
-        rows = rows[:4] + [[sorted(rows[4][0] + ranks), "other states; see their own lines"]]
-    return rows
+    if len(rows) <= 5:
+        return rows
+    rest = []
+    for ranks, _ in rows[4:]:
+        rest += ranks
+    return [*rows[:4], [sorted(rest), "other states; see their own lines"]]
 
 
 def rows_of(found, words):
@@ -227,10 +224,9 @@ def follows_of(found):
 def waited_words(log, rank, known):
     minutes = int(known["timeout"]) / 60000
     place = f" at {log.stacks[rank]}" if rank in log.stacks else ""
-    size = known.get("size") or known.get("shape", "?")
     return (
         f"waited {round(minutes, 1):g} minutes in {known['operation']} number {known['sequence']} "
-        f"({size} elements){place}"
+        f"({size_of(known)} elements){place}"
     )
 
 
@@ -309,7 +305,8 @@ def sentences_of(found, values):
         advice += " Look at what only this rank has: its part of the data, its node, its device."
     if found.ranks and len(found.ranks) > 1 and rule.role == "cause":
         meaning += " It is the same on all of these ranks, so no single rank is special."
-    if found.event and had_ended(found.log, found.event.line):
+    line = found.event.line if found.event else None
+    if line and had_ended(found.log, line.file, line.position):
         meaning += " A line before it says that the training had ended, so its results are there."
     missing = found.event and found.event.rule.role == "waited" and rule.role == "waited"
     if rule not in ABOUT_MISSING and not (missing and found.ranks):
@@ -327,14 +324,6 @@ def sentences_of(found, values):
             did = capital(activity["meaning"].format_map(values))
             return f"{meaning} {did}", activity["next"]
     return meaning, advice
-
-
-def had_ended(log, line):
-    """Does an earlier line of the same file say so, and no step came after it?"""
-    tail = log.tails.get(line.file)
-    if tail is None or tail.end is None or tail.end.position > line.position:
-        return False
-    return not tail.progress or tail.progress[-1] <= tail.end.position
 
 
 def sure_of(found):

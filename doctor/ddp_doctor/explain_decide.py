@@ -122,14 +122,20 @@ def after_the_end(log, events):
     if log.collectives or not troubles:
         return False
     for file, position in troubles:
-        tail = log.tails.get(file)
-        if tail is None or tail.end is None or tail.end.position > position:
+        if not had_ended(log, file, position):
             return False
-        if tail.progress and tail.progress[-1] > tail.end.position:
-            return False
+        tail = log.tails[file]
         if tail.end.rank is not None and len(log.ranks) > 1 and log.exits.get(tail.end.rank) == 0:
             return False
     return True
+
+
+def had_ended(log, file, position):
+    """Does an earlier line of the same file say so, and no step came after it?"""
+    tail = log.tails.get(file)
+    if tail is None or tail.end is None or tail.end.position > position:
+        return False
+    return not tail.progress or tail.progress[-1] <= tail.end.position
 
 
 # 2. What a rank said or how it ended.
@@ -244,8 +250,7 @@ def from_collectives(log, timed_out):
         return Decision(OUTCOMES["behind"], behind, values=values)
     calls = {}
     for rank, known in timed_out.items():
-        size = known.get("size") or known.get("shape", "?")
-        calls[rank] = f"{known['operation']} of {size} elements"
+        calls[rank] = f"{known['operation']} of {size_of(known)} elements"
     if len(set(calls.values())) > 1:
         return from_other_calls(calls, culprit, values)
     silent = []
@@ -258,6 +263,11 @@ def from_collectives(log, timed_out):
     if silent:
         return Decision(OUTCOMES["one_missing"], None, values=values)
     return Decision(OUTCOMES["below_the_script"], None, values=values)
+
+
+def size_of(known):
+    """The number of elements, or the shape, in what the watchdog said of a collective."""
+    return known.get("size") or known.get("shape", "?")
 
 
 def of_usual_group(timed_out):

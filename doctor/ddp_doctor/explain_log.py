@@ -7,7 +7,7 @@ that match a fact or a message, and of the others the last one of each rank.
 import os
 import re
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .explain_match import CONDITIONS, FACTS, RULES, candidates_of, facts_of, messages_of
@@ -77,7 +77,6 @@ class Segment:
 class Block:
     """A traceback with all that is chained to it."""
 
-    position: int
     ignored: bool
     segments: list = field(default_factory=list)
     chained: str = ""
@@ -99,7 +98,7 @@ class Tail:
 class Shape:
     """What lines that differ only in their numbers have in common."""
 
-    facts: list
+    facts: list  # those that such a line may match
     candidates: list  # messages that have their word in such a line
     harmless: bool
     kept: dict = field(default_factory=dict)  # rank -> how many of them are kept
@@ -108,6 +107,7 @@ class Shape:
 # Most conditions and facts do not ask for a number, so one line of a shape answers for all.
 NUMBERED_CONDITIONS = {words for words in CONDITIONS if DIGITS.search(words)}
 NUMBERED_FACTS = [fact for fact in FACTS if fact.needs]
+EXIT_FACTS = [fact for fact in FACTS if fact.role == "exit"]
 OTHER_FACTS = [fact for fact in FACTS if not fact.needs]
 
 
@@ -150,6 +150,10 @@ class Log:
     def read(self, line):
         self.read_report(line)
         self.know(line)
+        self.read_words(line)
+        self.before = line.text
+
+    def read_words(self, line):
         stack = STACK_LINE.match(line.text)
         if stack:
             if not LIBRARY.search(stack[1]) and self.stack_rank is not None:
@@ -164,10 +168,8 @@ class Log:
         if block or (TRACEBACK in line.text and not HEADER.match(line.text)):
             if self.read_traceback(line, block):
                 self.match_inside(line, shape)
-                self.before = line.text
                 return
         self.match(line, shape)
-        self.before = line.text
 
     def know(self, line):
         """A rank or a host exists if a prefix or the name of a file says so."""
@@ -190,7 +192,7 @@ class Log:
             if len(self.shapes) > MOST_SHAPES:
                 self.shapes.clear()
             facts = [fact for fact in OTHER_FACTS if fact.pattern.search(text)]
-            shape = Shape(facts, candidates_of(text), bool(HARMLESS.search(text)))
+            shape = Shape(facts + NUMBERED_FACTS, candidates_of(text), bool(HARMLESS.search(text)))
             self.shapes[form] = shape
             for words in CONDITIONS:
                 if words in text:
@@ -198,7 +200,7 @@ class Log:
         return shape
 
     def match(self, line, shape):
-        facts = facts_of(line.text, shape.facts + NUMBERED_FACTS)
+        facts = facts_of(line.text, shape.facts)
         for fact, fields in facts:
             self.take(fact, line, fields)
         roles = {fact.role for fact, _ in facts}
@@ -219,7 +221,7 @@ class Log:
         """A line of a traceback: its words are matched with the whole, and here only the facts."""
         block = self.open.get(line.stream)
         ended = block and block.segments[-1].line
-        for fact, fields in facts_of(line.text, shape.facts + NUMBERED_FACTS):
+        for fact, fields in facts_of(line.text, shape.facts):
             if fact.role == "fact" or (ended and fact.role in ("progress", "end")):
                 self.take(fact, line, fields)
 
@@ -283,7 +285,7 @@ class Log:
 
     def read_report(self, line):
         if line.text.startswith(("---", "===")):
-            stream = (line.file, line.label or line.task, self.report_rank)
+            stream = replace(line, rank=self.report_rank).stream
             if stream in self.open:
                 self.close(stream)
             self.report_rank = None
@@ -318,9 +320,7 @@ class Log:
         if CHAIN.search(text):
             block.chained = "inner" if "-- Process" in text else "after"
             block.after = 0
-            for fact, fields in facts_of(text, FACTS):
-                if fact.role == "exit":
-                    self.take(fact, line, fields)
+            self.take_exits(text, line)
             return True
         segment = block.segments[-1]
         frame = FRAME.match(text)
@@ -349,7 +349,7 @@ class Log:
             self.close(line.stream)
             block = None
         if block is None:
-            block = Block(line.position, self.before.startswith("Exception ignored in"))
+            block = Block(self.before.startswith("Exception ignored in"))
             self.open[line.stream] = block
         if inner:
             block.text = []
@@ -362,10 +362,12 @@ class Log:
         if not block.segments or block.ignored:
             return
         self.blocks.append((stream, block))
-        # mp.spawn and Lightning report a rank's exit code in an exception.
-        for fact, fields in facts_of("\n".join(block.text), FACTS):
-            if fact.role == "exit":
-                self.take(fact, block.segments[0].line, fields)
+        self.take_exits("\n".join(block.text), block.segments[0].line)
+
+    def take_exits(self, text, line):
+        """mp.spawn and Lightning report a rank's exit code in an exception."""
+        for fact, fields in facts_of(text, EXIT_FACTS):
+            self.take(fact, line, fields)
 
     # 4. After the last line.
 
@@ -476,7 +478,7 @@ def open_text(path):
 
 def parts_of(raw):
     """A progress bar overwrites its line. Only its last state is of interest, and other words."""
-    text = ODD_BLANKS.sub(" ", raw).rstrip()
+    text = raw.rstrip() if raw.isascii() else ODD_BLANKS.sub(" ", raw).rstrip()
     if "\x1b" in text:
         text = COLOURS.sub("", text).rstrip()
     if "\r" not in text:

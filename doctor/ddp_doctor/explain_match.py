@@ -30,7 +30,6 @@ class Rule:
     next: str = ""
     page: str = ""
     sure: str = ""
-    other: str = ""
     nobody: str = ""
     # Of messages only: the fixed part's length, the conditions, and which ranks are concerned.
     length: int = 0

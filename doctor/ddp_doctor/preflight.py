@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import socket
 import tempfile
 import zlib
@@ -148,28 +147,35 @@ def compare(ranks):
 def measure(args):
     """Join the process group -> an "error" as the backend words it, or milliseconds."""
     torch.set_num_threads(1)
-    try:
-        transport = watch_transport()
-        device = join(args)
-        large = torch.arange(25 * 2**20 // 4, device=device, dtype=torch.float32) % 7 + 1
-        total = large * (dist.get_rank() + 1)  # whole numbers: float32 adds them exactly
-        dist.all_reduce(total)
-        ranks = range(1, dist.get_world_size() + 1)
-        wrong = int((total != large * sum(ranks)).sum())
-        small = torch.zeros(1, device=device)
-        huge = torch.ones(256 * 2**20 // 4, device=device)
-        matrix = torch.eye(4096 if args.device == "cuda" else 512, device=device)
-        return {
-            "error": f"{wrong} wrong numbers" if wrong else "",
-            "small": milliseconds(lambda: dist.all_reduce(small), 30),
-            "large": milliseconds(lambda: dist.all_reduce(large), 5),
-            "huge": milliseconds(lambda: dist.all_reduce(huge), 3),
-            "transport": transport() if args.device == "cuda" else "gloo over TCP",
-            "product": milliseconds(lambda: matrix @ matrix, 10),
-        }
-    except Exception as error:  # whatever stops gloo or NCCL is what the reader wants to see
-        reason = str(error).strip().partition("\n")[0][:200]
-        return {"error": reason or type(error).__name__}
+    with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
+        try:
+            return measurements(args, Path(folder))
+        except Exception as error:  # whatever stops gloo or NCCL is what the reader wants to see
+            reason = str(error).strip().partition("\n")[0][:200]
+            return {"error": reason or type(error).__name__}
+
+
+def measurements(args, folder):
+    """Join the process group and measure, with NCCL's log in `folder` -> the results."""
+    if args.device == "cuda":
+        log_transport(folder)
+    device = join(args)
+    large = torch.arange(25 * 2**20 // 4, device=device, dtype=torch.float32) % 7 + 1
+    total = large * (dist.get_rank() + 1)  # whole numbers: float32 adds them exactly
+    dist.all_reduce(total)
+    ranks = range(1, dist.get_world_size() + 1)
+    wrong = int((total != large * sum(ranks)).sum())
+    small = torch.zeros(1, device=device)
+    huge = torch.ones(256 * 2**20 // 4, device=device)
+    matrix = torch.eye(4096 if args.device == "cuda" else 512, device=device)
+    return {
+        "error": f"{wrong} wrong numbers" if wrong else "",
+        "small": milliseconds(lambda: dist.all_reduce(small), 30),
+        "large": milliseconds(lambda: dist.all_reduce(large), 5),
+        "huge": milliseconds(lambda: dist.all_reduce(huge), 3),
+        "transport": transport_of(folder) if args.device == "cuda" else "gloo over TCP",
+        "product": milliseconds(lambda: matrix @ matrix, 10),
+    }
 
 
 def join(args):
@@ -183,26 +189,26 @@ def join(args):
     return device
 
 
-def watch_transport():
-    """Let NCCL say what it connects by -> a function that returns it once there are connections.
+def log_transport(folder):
+    """Let NCCL write into `folder` what it connects by, unless the user reads NCCL's log.
 
     According to the source of NCCL 2.30 (not run here), NCCL_DEBUG=INFO prints for each connection
     a line such as "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM" or "... [send] via NET/IB/0".
     """
-    if "NCCL_DEBUG" in os.environ:  # the user reads it
-        return lambda: "see the lines of NCCL_DEBUG"
-    folder = tempfile.mkdtemp(prefix="preflight-")
-    os.environ["NCCL_DEBUG"] = "INFO"
-    os.environ["NCCL_DEBUG_FILE"] = os.path.join(folder, "nccl.%h.%p")
+    if "NCCL_DEBUG" not in os.environ:
+        os.environ["NCCL_DEBUG"] = "INFO"
+        os.environ["NCCL_DEBUG_FILE"] = str(folder / "nccl.%h.%p")
 
-    def transport():
-        found = set()
-        for file in Path(folder).iterdir():
-            found.update(re.findall(r" via ([A-Z0-9]+/\w+)", file.read_text(errors="replace")))
-        shutil.rmtree(folder, ignore_errors=True)
-        return " ".join(sorted(found)) or "unknown"
 
-    return transport
+def transport_of(folder):
+    """-> what the lines in NCCL's log say, once there are connections."""
+    files = list(folder.iterdir())
+    if not files:
+        return "see the lines of NCCL_DEBUG"
+    found = set()
+    for file in files:
+        found.update(re.findall(r" via ([A-Z0-9]+/\w+)", file.read_text(errors="replace")))
+    return " ".join(sorted(found)) or "unknown"
 
 
 def busbw(size, seconds, ranks):

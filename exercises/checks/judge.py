@@ -18,7 +18,9 @@ from exercises.checks import ranks
 
 MOST = ", at most"
 NOTE = "note: "
-RTOL, ATOL = 1e-5, 1e-9  # of float64: a count in the answer may be float32
+# Of float64. A count in the answer may be float32.
+RTOL = 1e-5
+ATOL = 1e-9
 
 
 def compared(file: Path, ours: Path, check: Path) -> tuple[str | None, str]:
@@ -163,11 +165,14 @@ def alike_tensors(one, other) -> bool:
     one = torch.as_tensor(one)
     other = torch.as_tensor(other)
     if not other.is_floating_point():
-        rtol, atol = 0, 0
+        rtol = 0
+        atol = 0
     elif other.dtype == torch.float64:
-        rtol, atol = RTOL, ATOL
+        rtol = RTOL
+        atol = ATOL
     else:
-        rtol, atol = 1e-4, 1e-6
+        rtol = 1e-4
+        atol = 1e-6
     one = one.double()
     other = other.double()
     if one.numel() == other.numel() == 1:

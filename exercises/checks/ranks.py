@@ -36,7 +36,9 @@ import psutil
 import torch
 import torch.distributed as dist
 
-IDLE, BUSY, FLOOD = 2.0, 20.0, 2_000_000  # seconds, seconds of processor time, bytes
+IDLE = 2.0  # seconds
+BUSY = 20.0  # seconds of processor time
+FLOOD = 2_000_000  # bytes
 BACK = "exercises/checks/"  # in the stack of a rank that is in a check
 POLLS = 600  # half a minute on an idle machine
 SEED = 0  # of this run; `common.secret` draws from it
@@ -138,7 +140,8 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path, 
     sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
     os.chdir(folder)
     global SEED
-    SEED, result = seed, {}
+    SEED = seed
+    result = {}
     try:
         result["values"] = plain(observe(rank, world_size, folder, file, check))
     except BaseException as error:  # SystemExit, too: the rank has left

@@ -20,7 +20,7 @@ const Explain = (() => {
   const EXIT_CODES = new Map();
   const FILED = new Map();
   const CONDITIONS = new Set();
-  let FACTS, NUMBERED_FACTS, OTHER_FACTS, NUMBERED_CONDITIONS, PREFIXES, FILE_NAMES, RULES;
+  let FACTS, EXIT_FACTS, NUMBERED_FACTS, OTHER_FACTS, NUMBERED_CONDITIONS, PREFIXES, FILE_NAMES, RULES;
   let LIBRARY, HARMLESS, CHAIN;
 
   /** Take the rules and the table of messages. It is called once, before the first log. */
@@ -33,6 +33,7 @@ const Explain = (() => {
     const defaults = { needs: "", bears_on: "", meaning: "" };
     FACTS = rules.facts.map((fact) => ({ ...defaults, ...fact, pattern: regex(fact.pattern) }));
     NUMBERED_FACTS = FACTS.filter((fact) => fact.needs);
+    EXIT_FACTS = FACTS.filter((fact) => fact.role === "exit");
     OTHER_FACTS = FACTS.filter((fact) => !fact.needs);
     PREFIXES = rules.prefixes.map(([kind, pattern]) => [kind, regex(pattern, "y")]);
     FILE_NAMES = rules.file_names.map(([kind, pattern]) => [kind, regex(pattern, "i")]);
@@ -47,7 +48,7 @@ const Explain = (() => {
   }
 
   function outcome(words) {
-    const rule = { title: "", role: "", meaning: "", next: "", page: "", sure: "", other: "", nobody: "" };
+    const rule = { title: "", role: "", meaning: "", next: "", page: "", sure: "", nobody: "" };
     Object.assign(rule, { length: 0, conditions: [], where: [], ranks: "" }, words);
     rule.weight = words.weight || WEIGHTS[rule.role] || 0;
     return rule;
@@ -212,6 +213,11 @@ const Explain = (() => {
     read(line) {
       this.readReport(line);
       this.know(line);
+      this.readWords(line);
+      this.before = line.text;
+    }
+
+    readWords(line) {
       const stack = STACK_LINE.exec(line.text);
       if (stack) {
         if (!LIBRARY.test(stack[1]) && this.stackRank !== null && !this.stacks.has(this.stackRank))
@@ -224,11 +230,9 @@ const Explain = (() => {
       if (block || (line.text.includes(TRACEBACK) && !HEADER.test(line.text)))
         if (this.readTraceback(line, block)) {
           this.matchInside(line, shape);
-          this.before = line.text;
           return;
         }
       this.match(line, shape);
-      this.before = line.text;
     }
 
     know(line) {
@@ -259,7 +263,7 @@ const Explain = (() => {
       let shape = this.shapes.get(form);
       if (!shape) {
         if (this.shapes.size > MOST_SHAPES) this.shapes.clear();
-        const facts = OTHER_FACTS.filter((fact) => fact.pattern.test(text));
+        const facts = [...OTHER_FACTS.filter((fact) => fact.pattern.test(text)), ...NUMBERED_FACTS];
         shape = { facts, candidates: candidatesOf(text), harmless: HARMLESS.test(text), kept: new Map() };
         this.shapes.set(form, shape);
         for (const words of CONDITIONS) if (text.includes(words)) this.seen.add(words);
@@ -268,7 +272,7 @@ const Explain = (() => {
     }
 
     match(line, shape) {
-      const facts = factsOf(line.text, [...shape.facts, ...NUMBERED_FACTS]);
+      const facts = factsOf(line.text, shape.facts);
       for (const [fact, fields] of facts) this.take(fact, line, fields);
       const roles = new Set(facts.map(([fact]) => fact.role));
       let found = [];
@@ -289,7 +293,7 @@ const Explain = (() => {
     matchInside(line, shape) {
       const block = this.open.get(streamOf(line));
       const ended = block && block.segments.at(-1).line;
-      for (const [fact, fields] of factsOf(line.text, [...shape.facts, ...NUMBERED_FACTS]))
+      for (const [fact, fields] of factsOf(line.text, shape.facts))
         if (fact.role === "fact" || (ended && ["progress", "end"].includes(fact.role)))
           this.take(fact, line, fields);
     }
@@ -383,7 +387,7 @@ const Explain = (() => {
       if (CHAIN.test(text)) {
         block.chained = text.includes("-- Process") ? "inner" : "after";
         block.after = 0;
-        for (const [fact, fields] of factsOf(text, FACTS)) if (fact.role === "exit") this.take(fact, line, fields);
+        this.takeExits(text, line);
         return true;
       }
       const segment = block.segments.at(-1);
@@ -431,9 +435,12 @@ const Explain = (() => {
       block.segments = block.segments.filter((segment) => segment.line);
       if (!block.segments.length || block.ignored) return;
       this.blocks.push(block);
-      // mp.spawn and Lightning report a rank's exit code in an exception.
-      for (const [fact, fields] of factsOf(block.text.join("\n"), FACTS))
-        if (fact.role === "exit") this.take(fact, block.segments[0].line, fields);
+      this.takeExits(block.text.join("\n"), block.segments[0].line);
+    }
+
+    /** mp.spawn and Lightning report a rank's exit code in an exception. */
+    takeExits(text, line) {
+      for (const [fact, fields] of factsOf(text, EXIT_FACTS)) this.take(fact, line, fields);
     }
 
     finish() {
@@ -747,12 +754,18 @@ const Explain = (() => {
     if (!events.every(isLate)) return false;
     if (log.collectives.size || !troubles.length) return false;
     for (const [file, position] of troubles) {
+      if (!hadEnded(log, file, position)) return false;
       const tail = log.tails.get(file);
-      if (!tail || !tail.end || tail.end.position > position) return false;
-      if (tail.progress.length && tail.progress.at(-1) > tail.end.position) return false;
       if (tail.end.rank !== null && log.ranks.size > 1 && log.exits.get(tail.end.rank) === 0) return false;
     }
     return true;
+  }
+
+  /** Does an earlier line of the same file say so, and no step came after it? */
+  function hadEnded(log, file, position) {
+    const tail = log.tails.get(file);
+    if (!tail || !tail.end || tail.end.position > position) return false;
+    return !tail.progress.length || tail.progress.at(-1) <= tail.end.position;
   }
 
   function fromExitCodes(log, events, strongest, exits) {
@@ -847,7 +860,7 @@ const Explain = (() => {
     }
     const calls = new Map();
     for (const [rank, known] of timedOut)
-      calls.set(rank, `${known.operation} of ${known.size || (known.shape ?? "?")} elements`);
+      calls.set(rank, `${known.operation} of ${sizeOf(known)} elements`);
     if (new Set(calls.values()).size > 1) return fromOtherCalls(calls, culprit, values);
     const silent = numbers(log.ranks).filter((rank) => {
       const aborted = ABORTED.includes(log.exits.get(rank));
@@ -857,6 +870,9 @@ const Explain = (() => {
     if (silent.length) return decision(OUTCOMES.one_missing, null, null, values);
     return decision(OUTCOMES.below_the_script, null, null, values);
   }
+
+  /** The number of elements, or the shape, in what the watchdog said of a collective. */
+  const sizeOf = (known) => known.size || (known.shape ?? "?");
 
   function ofUsualGroup(timedOut) {
     const groups = [...timedOut.values()].map((known) => known.group).filter(Boolean);
@@ -1043,8 +1059,6 @@ const Explain = (() => {
     const others = isNone(found) ? [] : numbers(log.ranks).filter((rank) => !roots.includes(rank));
     values.others = others.length ? name(others) : "the others";
     values.where = place || "a line that is not in the log";
-    const hosts = roots.map((rank) => log.hosts.get(rank)).filter(Boolean);
-    values.on_host = hosts.length ? ` on ${hosts[0]}` : "";
     return values;
   }
 
@@ -1109,8 +1123,7 @@ const Explain = (() => {
   function waitedWords(log, rank, known) {
     const minutes = tenths(Number(known.timeout) / 60000);
     const place = log.stacks.has(rank) ? ` at ${log.stacks.get(rank)}` : "";
-    const size = known.size || (known.shape ?? "?");
-    return `waited ${minutes} minutes in ${known.operation} number ${known.sequence} (${size} elements)${place}`;
+    return `waited ${minutes} minutes in ${known.operation} number ${known.sequence} (${sizeOf(known)} elements)${place}`;
   }
 
   function ago(log, last) {
@@ -1175,7 +1188,8 @@ const Explain = (() => {
       advice += " Look at what only this rank has: its part of the data, its node, its device.";
     if (several && rule.role === "cause")
       meaning += " It is the same on all of these ranks, so no single rank is special.";
-    if (found.event && hadEnded(log, found.event.line))
+    const line = found.event?.line;
+    if (line && hadEnded(log, line.file, line.position))
       meaning += " A line before it says that the training had ended, so its results are there.";
     const missing = found.event?.rule.role === "waited" && rule.role === "waited" && (found.ranks ?? []).length;
     if (!MISSING.some((one) => OUTCOMES[one] === rule) && !missing) return [meaning, advice];
@@ -1187,13 +1201,6 @@ const Explain = (() => {
       if (regex(activity.pattern, "").test(last.text))
         return [`${meaning} ${capital(fill(activity.meaning, values))}`, activity.next];
     return [meaning, advice];
-  }
-
-  /** Does an earlier line of the same file say so, and no step came after it? */
-  function hadEnded(log, line) {
-    const tail = log.tails.get(line.file);
-    if (!tail || !tail.end || tail.end.position > line.position) return false;
-    return !tail.progress.length || tail.progress.at(-1) <= tail.end.position;
   }
 
   function sureOf(found) {
