@@ -325,6 +325,8 @@ def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[floa
         differ = min((differences(row[0], base[0]) for base in bases), key=len, default=[])
         reason = ", ".join(differ) or "the base was disturbed"
         return f"{reason}: no ratio to {name_of(rows[0])}"
+    if per_device[0] > 1.005 and row[0]["world_size"] == 1:
+        return "above 100 % on one device: noise, or a slow start of the first run (try --repeat)"
     if per_device[0] > 1.005:
         return "above 100 %: noise (try --repeat), or the smaller shards fit into a cache"
     if min(found) < 1 < max(found):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import LINUX, ROOT
+from provoke_gpu_messages import CASES as GPU_CASES
 from provoke_messages import CASES, LAUNCHES
 
 ROLES = "cause setup killed waited lost vague frame note".split()
@@ -42,9 +43,9 @@ def wordings(text, current=False):
     return [line.partition("  ")[0] for line in lines if not line.startswith(CONDITIONS)]
 
 
-def cases(text):
-    """-> the cases that an entry names in the paragraph after **Provoke:**."""
-    after = text.partition("**Provoke:**")[2]
+def cases(text, mark="**Provoke:**"):
+    """-> the cases that an entry names in the paragraph after a mark."""
+    after = text.partition(mark)[2]
     paragraph = after.partition("\n\n")[0]
     return re.findall(r"`(\w+)`", paragraph)
 
@@ -55,6 +56,18 @@ NAMED = {heading: cases(text) for heading, text in ENTRIES.items()}
 
 def test_every_case_has_an_entry():
     assert sorted(sum(NAMED.values(), [])) == sorted(CASES)
+
+
+def test_logs_of_a_gpu_lead_to_their_entries(reader):
+    """The logs were made by tests/provoke_gpu_messages.py on one GPU."""
+    entries = {"watchdog_timeout": "docs/nccl_timeout.md"}  # a page instead of an entry
+    for page, heading in HEADINGS.items():
+        for name in cases(ENTRIES[heading], "**Provoke on a GPU:**"):
+            entries[name] = page
+    logs = {path.stem: path for path in (ROOT / "doctor/tests/gpu_logs").glob("*.log")}
+    assert sorted(entries) == sorted(logs) == sorted(GPU_CASES)
+    for name, path in logs.items():
+        assert entries[name] in explain(reader, path.read_text()), name
 
 
 def test_a_block_has_a_role_and_a_kind():
@@ -95,7 +108,10 @@ def test_messages_are_those_that_are_printed(reader, launches, every):
         missing += not_printed(heading, outputs)
     assert not missing, "\n".join(missing)
     explained = {name: explain(reader, printed[name]) for name in names if name not in SILENT}
-    wrong = [name for name, found in explained.items() if owner(name) not in found]
+    wrong = []
+    for name, pages in explained.items():
+        if owner(name) not in [HEADINGS.get(page) for page in pages]:
+            wrong.append(name)
     assert not wrong, [(name, explained[name]) for name in wrong]
 
 
@@ -116,13 +132,12 @@ def owner(case):
 
 
 def explain(reader, output):
-    """-> the headings of the entries to which `ddp-doctor explain` leads."""
+    """-> the pages and entries to which `ddp-doctor explain` leads."""
     (reader.folder / "case.log").write_text(output)
     result = reader.run("python -m doctor explain case.log --json case.json", timeout=60)
     assert result.code in (0, 1, 2), result
     found = json.loads((reader.folder / "case.json").read_text())
-    pages = [found["page"], *[note[3] for note in found["also"]]]
-    return [HEADINGS[page] for page in pages if page in HEADINGS]
+    return [found["page"], *[note[3] for note in found["also"]]]
 
 
 def anchors():

@@ -43,11 +43,11 @@ def steps(gpus):
     return [
         Step("environment", "python -m torch.utils.collect_env", 1, gpus=0),
         Step("preflight", "python doctor preflight", 1, gpus=0),
-        Step("stages", "python compare.py --epochs 1 --record {folder}/runs.jsonl", 4),
+        Step("stages", "python compare.py --record {folder}/runs.jsonl", 4),
         Step("network", f"{ranks} doctor preflight --timeout 100", 2, gpus=2),
         Step("check", f"python doctor check {ranks} {stage}", 2),
         Step("speed", f"python doctor speed --json {{folder}}/speed.json {ranks} {stage}", 2),
-        Step("costs", "python benchmarks/doctor_costs.py --pairs 1 exposed straggler own-code", 3),
+        Step("costs", "python benchmarks/doctor_costs.py --pairs 1 exposed straggler own-code", 5),
         Step(
             "hang", "torchrun --standalone --nproc-per-node 2 tools/gpu_hang.py", 2, 2, True, traces
         ),
@@ -55,8 +55,9 @@ def steps(gpus):
         Step("explain", "python doctor explain {folder}/hang.log", 1, 2, True),
         Step("nccl2", f"{ranks} 04_ddp_torchrun/minimal.py --backend nccl2", 2, 2),
         Step("compile", f"{ranks} docs/examples/compile_ddp.py", 2),
+        Step("messages", "python tests/provoke_gpu_messages.py {folder}/messages", 4),
         Step("tests", "python -m pytest -q -p no:cacheprovider --timeout 200 tests/test_gpu.py", 8),
-        Step("corpus", "python doctor/tests/judge_cases.py --innocents", 5),
+        Step("corpus", "python doctor/tests/judge_cases.py --innocents", 5, 2),
     ]
 
 
@@ -98,22 +99,25 @@ def run(step, folder, gpus):
     for value in env.values():
         Path(value).parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    mark = processes.new_mark()
-    env = processes.environment(mark, {**env, "PATH": path})
+    env["PATH"] = path
     start = time.monotonic()
     with open(folder / f"{step.name}.log", "w") as log:
         log.write(f"$ {step.command}\n")
         log.flush()
-        options = {"cwd": ROOT, "env": env, "stdout": log, "stderr": subprocess.STDOUT}
+        options = {"cwd": ROOT, "stdout": log, "stderr": subprocess.STDOUT}
+        code = None
         try:
-            code = subprocess.run(command, timeout=60 * step.minutes, **options).returncode
-        except subprocess.TimeoutExpired:
-            code = None
+            process = processes.start(command, env, **options)
         except OSError as error:
             log.write(f"{error}\n")
             code = 127
-        finally:
-            processes.end(mark)  # also ranks whose launcher was ended
+        else:
+            try:
+                code = process.wait(60 * step.minutes)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                processes.end(process.mark)  # also ranks whose launcher was ended
     seconds = time.monotonic() - start
     if code is None:
         return step.name, f"FAILED: more than {step.minutes:g} min", seconds

@@ -109,7 +109,10 @@ def cause_of(found, place):
         if waiting:
             return f"{words} (its line is not in the log; the others were at {waiting[0]})"
         return words
-    words = found.rule.nobody or "unknown; this log does not show which rank it was"
+    words = "unknown; this log does not show which rank it was"
+    if not log.ranks:
+        words = "the process that printed this; no line names a rank"
+    words = found.rule.nobody or words
     if found.rule.role == "setup":
         words = "no rank"
     if place:

@@ -329,7 +329,8 @@ class Log:
             if not LIBRARY.search(frame[1]):
                 segment.user = f"{frame[1]}:{frame[2]}"
         elif segment.line is None:
-            if text and not text[0].isspace():
+            # Two ranks that print at the same time mix their lines: "^^^^  File ..." is no message.
+            if text and not text[0].isspace() and text[0] != "^":
                 segment.line = line
                 segment.message = SOURCE_PLACE.sub("", text.strip())
         else:

@@ -396,7 +396,8 @@ const Explain = (() => {
         block.frames.push(`${frame[1]} ${frame[3] ?? "None"}`);
         if (!LIBRARY.test(frame[1])) segment.user = `${frame[1]}:${frame[2]}`;
       } else if (segment.line === null) {
-        if (text && !/^\s/.test(text)) {
+        // Two ranks that print at the same time mix their lines: "^^^^  File ..." is no message.
+        if (text && !/^[\s^]/.test(text)) {
           segment.line = line;
           segment.message = text.trim().replace(SOURCE_PLACE, "");
         }
@@ -1033,7 +1034,9 @@ const Explain = (() => {
       if (waiting.length) return `${words} (its line is not in the log; the others were at ${waiting[0]})`;
       return words;
     }
-    let words = found.rule.nobody || "unknown; this log does not show which rank it was";
+    let words = "unknown; this log does not show which rank it was";
+    if (!log.ranks.size) words = "the process that printed this; no line names a rank";
+    words = found.rule.nobody || words;
     if (found.rule.role === "setup") words = "no rank";
     if (place) return `${words}, ${place}`;
     return waiting.length ? `${words}; seen at ${waiting[0]}` : words;
