@@ -73,7 +73,7 @@ def page_of(found):
 def exit_code(found):
     if found.ranks == []:
         return 0
-    if found.ranks or found.rule.role == "setup":
+    if found.ranks or found.rule.role == "setup" or found.rule.ranks == "none":
         return 1
     return 2
 
@@ -112,6 +112,8 @@ def cause_of(found, place):
     words = "unknown; this log does not show which rank it was"
     if not log.ranks:
         words = "the process that printed this; no line names a rank"
+    if found.rule.ranks == "none":
+        words = "no single rank"
     words = found.rule.nobody or words
     if found.rule.role == "setup":
         words = "no rank"

@@ -46,7 +46,8 @@ def decision_of(log, events):
     if after_the_end(log, events):
         ended = failed or sorted(ranks_of(events))
         first = events[0] if events else None
-        return Decision(OUTCOMES["after_the_end"], ended or None, first)
+        return Decision(OUTCOMES["after_the_end"], ended if len(ended) == 1 else None, first)
+    events = without_late_signals(events)
     strongest = max([event.rule.weight for event in events], default=0)
     ended = from_exit_codes(log, events, strongest)
     if ended:
@@ -138,6 +139,21 @@ def had_ended(log, file, position):
     return not tail.progress or tail.progress[-1] <= tail.end.position
 
 
+def without_late_signals(events):
+    """A person who stops a run that has already failed is not the cause."""
+    failed = []
+    for event in events:
+        if event.rule.role in ("cause", "setup") and event.line.time is not None:
+            failed.append(event.line.time)
+    found = []
+    for event in events:
+        signal = event.rule.role == "killed" and event.rule.kind == "launch"
+        late = signal and failed and event.line.time is not None and event.line.time > min(failed)
+        if not late:
+            found.append(event)
+    return found
+
+
 # 2. What a rank said or how it ended.
 
 
@@ -185,6 +201,8 @@ def from_events(log, events, weight):
         for event in compared:
             values[int(event.fields["culprit"])] = event.fields["count"]
         return Decision(rule, odd_ones(values), first)
+    if rule.ranks == "none" and roots == log.ranks:
+        return Decision(rule, None, first)  # the calls of the ranks do not fit: which one is odd?
     if rule.role == "vague" and roots == log.ranks:
         return Decision(rule, None, first)  # all say so, and it tells nothing of any of them
     return Decision(rule, sorted(roots) or None, first)

@@ -10,6 +10,9 @@ from .explain_match import FACTS, OUTCOMES, RULES, WEIGHTS, Rule, best_first, fa
 FAILURES = tuple(WEIGHTS)
 
 
+RAY_PROCESS = re.compile(r"\(pid=(\d+), ip=", re.ASCII)
+
+
 @dataclass
 class Event:
     rule: Rule
@@ -86,6 +89,7 @@ def event_of_traceback(log, stream, block):
         event = Event(rule, chosen.line, stream[2], fields, where, chosen.message)
         event.others = others_of(telling)
         event.during = phase_of(block)
+        name_process(event, text)
         return event
     if is_report(chosen.message, log):
         return None
@@ -93,11 +97,19 @@ def event_of_traceback(log, stream, block):
     rule = OUTCOMES["unknown_wait" if waits else "exception"]
     event = Event(rule, chosen.line, stream[2], {}, where, chosen.message)
     event.during = phase_of(block)
+    name_process(event, text)
     # The exception has no entry, but what it came through may have one, such as a loader's worker.
     for segment in block.segments:
         for rule, _ in best_first(messages_of(segment.message), log.seen):
             event.page = event.page or rule.page
     return event
+
+
+def name_process(event, text):
+    """Ray prints the traceback of a worker in the driver, with the worker's process number."""
+    pids = RAY_PROCESS.findall(text)
+    if pids:
+        event.fields = {**event.fields, "pid": pids[-1]}
 
 
 def phase_of(block):
@@ -159,6 +171,9 @@ def ranks_of_unnamed(log, event, unnamed, failed):
         return [node]
     if event.where or event.rule.role == "cause":
         alike = [other for other in unnamed if other.rule.title == event.rule.title]
+        places = [other for other in alike if other.where and other.where == event.where]
+        if len(places) == len(log.ranks) > 1:
+            return sorted(log.ranks)  # a traceback for each rank
         if len(failed) == 1 or len(alike) >= len(failed):
             return failed
     return []

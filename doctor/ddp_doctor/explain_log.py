@@ -30,6 +30,8 @@ HEADER = re.compile(r"[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 CLOCK = re.compile(r"(?<![\[<:\d])(\d\d):(\d\d):(\d\d)\b", re.ASCII)
 NUMBERED = re.compile(r" *\d{1,4}: ")
 HOST_LABEL = re.compile(r"(?!\d+:)([\w.-]*\d[\w.-]*): ", re.ASCII)
+LABEL_OF_RANK = re.compile(r"\[[Rr]ank ?(\d+)", re.ASCII)
+LOCAL_AND_RANK = re.compile(r"\[default(\d+)\]: ?\[rank(\d+)\]:", re.ASCII)
 REPORTED_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: \d+\)")
 REPORTED_CODE = re.compile(r"\s*exitcode\s*: (-?\d+)\s+\(pid: (\d+)\)")
 REPORTED_HOST = re.compile(r"\s*host\s*: (\S+)")
@@ -178,6 +180,8 @@ class Log:
         if line.rank is not None:
             self.ranks.add(line.rank)
             self.ranks_are_named = True
+            if line.pid:
+                self.ranks_of_pids.setdefault(line.pid, line.rank)
         if line.node is not None:
             self.nodes.add(line.node)
         if line.host is not None:
@@ -453,13 +457,16 @@ def short_names(paths):
 def lines_of(path, name):
     """The lines of one file, with what is known of each."""
     of_file = numbers_of_name(str(path).replace("\\", "/"))
-    tasks, hosts = labels_of(path)
+    tasks, hosts, ranks = labels_of(path)
+    if len(ranks) > 1:
+        of_file.pop("rank", None)  # the number in the name is something else
+    ranks_of_locals = locals_of(path)
     time = None
     with open_text(path) as opened:
         for count, raw in enumerate(opened, 1):
             for text in parts_of(raw):
                 line = Line(name, count, 0, text, node=of_file.get("node"))
-                take_prefixes(line, tasks, hosts)
+                take_prefixes(line, tasks, hosts, ranks_of_locals)
                 if line.rank is None:
                     line.rank = of_file.get("rank")
                 clock = CLOCK.search(line.text) if ":" in line.text else None
@@ -497,15 +504,37 @@ def numbers_of_name(path):
 
 
 def labels_of(path):
-    """Does each line begin with a task's number (`srun -l`), or with a host's name (pdsh)?"""
+    """Do the first lines begin with a task's number (`srun -l`), with a host's name (pdsh), and
+    with which ranks?
+    """
     with open_text(path) as opened:
         lines = [line for line, _ in zip(opened, range(400))]
     tasks = [line for line in lines if NUMBERED.match(line)]
     hosts = [line for line in lines if HOST_LABEL.match(line)]
-    return len(tasks) > 0.6 * len(lines), len(hosts) > 0.6 * len(lines)
+    ranks = set()
+    for line in lines:
+        match = LABEL_OF_RANK.match(line)
+        if match:
+            ranks.add(match[1])
+    return len(tasks) > 0.6 * len(lines), len(hosts) > 0.6 * len(lines), ranks
 
 
-def take_prefixes(line, tasks, hosts):
+def locals_of(path):
+    """torchrun labels lines with the rank within the node, and PyTorch those of a failure with the
+    rank over all nodes -> {local rank: rank} of the lines that have both.
+    """
+    found = {}
+    with open_text(path) as opened:
+        if not any("[default" in line for line, _ in zip(opened, range(400))):
+            return found
+        for line in opened:
+            match = LOCAL_AND_RANK.match(line) if line.startswith("[") else None
+            if match:
+                found.setdefault(int(match[1]), int(match[2]))
+    return found
+
+
+def take_prefixes(line, tasks, hosts, ranks_of_locals):
     label = HOST_LABEL.match(line.text) if hosts else None
     if label:
         line.label = label[1]
@@ -522,6 +551,8 @@ def take_prefixes(line, tasks, hosts):
             line.pid = match[1]
         elif kind == "task":
             line.task = int(match[1])
-        elif kind == "rank" or (kind == "local" and line.rank is None):
+        elif kind == "rank":
             line.rank = int(match[1])
+        elif kind == "local" and line.rank is None:
+            line.rank = ranks_of_locals.get(int(match[1]), int(match[1]))
         line.text = line.text[match.end() :]

@@ -16,6 +16,11 @@ CASES = {case["id"]: case for case in judge_logs.cases_of(LOGS)}
 # Of these the ranks or the line are not found, with the reason.
 NOT_YET = {
     "t09-bf16-model-in-fp16": "the first line of the script is named, and not the last one",
+    "u01-four-processes-one-gpu": "the ranks that raise are named, though all raise alike",
+    "u03-loader-worker-oom-killed": "the last line of the user's own code is in a library's folder",
+    "u10-nan-batch-skipped-on-one-rank": "the line is in a log line and not in a traceback",
+    "w04-vocabulary-of-each-shard": "the tracebacks name no ranks",
+    "w10-four-channels": "the worker's line is named, and not that of the loop",
     "v06-numpy-in-checkpoint": "the ranks that raise are named, though all raise alike",
     "v15-fewer-gpus-on-resume": "the ranks that raise are named, though all raise alike",
     "x06-old-driver-on-one-node": "the driver is named, and the ranks of its node are not",
@@ -42,7 +47,7 @@ def test_ranks_line_and_nothing_wrong(name):
 
 def test_most_explanations_say_all_that_they_should():
     verdicts = [judge_logs.judge(LOGS, case)[0] for case in CASES.values()]
-    assert verdicts.count("right") >= 40 and verdicts.count("wrong") <= len(NOT_YET), verdicts
+    assert verdicts.count("right") >= 90 and verdicts.count("wrong") <= len(NOT_YET), verdicts
 
 
 def test_the_exit_code_and_the_json(tmp_path):

@@ -166,6 +166,9 @@ const Explain = (() => {
   const CLOCK = /(?<![[<:\d])(\d\d):(\d\d):(\d\d)\b/;
   const NUMBERED = /^ *\d{1,4}: /;
   const HOST_LABEL = /^(?!\d+:)([\w.-]*\d[\w.-]*): /;
+  const LABEL_OF_RANK = /^\[[Rr]ank ?(\d+)/;
+  const LOCAL_AND_RANK = /^\[default(\d+)\]: ?\[rank(\d+)\]:/;
+  const RAY_PROCESS = /\(pid=(\d+), ip=/g;
   const REPORTED_RANK = /^\s*rank\s*: (\d+) \(local_rank: \d+\)/;
   const REPORTED_CODE = /^\s*exitcode\s*: (-?\d+)\s+\(pid: (\d+)\)/;
   const REPORTED_HOST = /^\s*host\s*: (\S+)/;
@@ -241,6 +244,7 @@ const Explain = (() => {
       if (line.rank !== null) {
         this.ranks.add(line.rank);
         this.ranksAreNamed = true;
+        if (line.pid && !this.ranksOfPids.has(line.pid)) this.ranksOfPids.set(line.pid, line.rank);
       }
       if (line.node !== null) this.nodes.add(line.node);
       if (line.host !== null) this.ncclHosts.add(line.host);
@@ -507,13 +511,15 @@ const Explain = (() => {
     const ofFile = numbersOfName(path.replaceAll("\\", "/"));
     const raws = whole.split("\n");
     if (raws.at(-1) === "") raws.pop();
-    const [tasks, hosts] = labelsOf(raws.slice(0, 400));
+    const [tasks, hosts, ranks] = labelsOf(raws.slice(0, 400));
+    if (ranks.size > 1) delete ofFile.rank; // the number in the name is something else
+    const ranksOfLocals = localsOf(raws);
     let time = null;
     for (const [index, raw] of raws.entries())
       for (const text of partsOf(raw)) {
         const line = { file: name, number: index + 1, position: 0, text, rank: null, task: null };
         Object.assign(line, { node: ofFile.node ?? null, label: null, host: null, device: null, pid: null });
-        takePrefixes(line, tasks, hosts);
+        takePrefixes(line, tasks, hosts, ranksOfLocals);
         line.rank ??= ofFile.rank ?? null;
         const clock = line.text.includes(":") && CLOCK.exec(line.text);
         if (clock) time = Number(clock[1]) * 3600 + Number(clock[2]) * 60 + Number(clock[3]);
@@ -541,10 +547,23 @@ const Explain = (() => {
 
   function labelsOf(lines) {
     const share = (pattern) => lines.filter((line) => pattern.test(line)).length > 0.6 * lines.length;
-    return [share(NUMBERED), share(HOST_LABEL)];
+    const ranks = new Set(lines.map((line) => LABEL_OF_RANK.exec(line)?.[1]).filter(Boolean));
+    return [share(NUMBERED), share(HOST_LABEL), ranks];
   }
 
-  function takePrefixes(line, tasks, hosts) {
+  /** The ranks of torchrun's labels, which count within the node, from lines that have both. */
+  function localsOf(lines) {
+    const found = new Map();
+    const first = lines.slice(0, 400).findIndex((line) => line.includes("[default"));
+    if (first < 0) return found;
+    for (const line of lines.slice(first + 1)) {
+      const match = line.startsWith("[") && LOCAL_AND_RANK.exec(line);
+      if (match && !found.has(match[1])) found.set(match[1], Number(match[2]));
+    }
+    return found;
+  }
+
+  function takePrefixes(line, tasks, hosts, ranksOfLocals) {
     const label = hosts && HOST_LABEL.exec(line.text);
     if (label) {
       line.label = label[1];
@@ -559,7 +578,8 @@ const Explain = (() => {
         Object.assign(line, { host, pid, device: Number(device) });
       } else if (kind === "pid") line.pid = match[1];
       else if (kind === "task") line.task = Number(match[1]);
-      else if (kind === "rank" || (kind === "local" && line.rank === null)) line.rank = Number(match[1]);
+      else if (kind === "rank") line.rank = Number(match[1]);
+      else if (kind === "local" && line.rank === null) line.rank = ranksOfLocals.get(match[1]) ?? Number(match[1]);
       line.text = line.text.slice(match[0].length);
     }
   }
@@ -634,7 +654,14 @@ const Explain = (() => {
         for (const [rule] of bestFirst(messagesOf(segment.message), log.seen)) event.page ||= rule.page;
     }
     event.during = phaseOf(block);
+    nameProcess(event, block.text.join("\n"));
     return event;
+  }
+
+  /** Ray prints the traceback of a worker in the driver, with the worker's process number. */
+  function nameProcess(event, text) {
+    const pids = [...text.matchAll(RAY_PROCESS)].map((match) => match[1]);
+    if (pids.length) event.fields = { ...event.fields, pid: pids.at(-1) };
   }
 
   function phaseOf(block) {
@@ -677,6 +704,8 @@ const Explain = (() => {
     if (node !== null && log.perNode === 1 && !failed.length) return [node];
     if (event.where || event.rule.role === "cause") {
       const alike = unnamed.filter((other) => other.rule.title === event.rule.title);
+      const places = alike.filter((other) => other.where && other.where === event.where);
+      if (places.length > 1 && places.length === log.ranks.size) return numbers(log.ranks); // a traceback for each
       if (failed.length === 1 || alike.length >= failed.length) return failed;
     }
     return [];
@@ -710,8 +739,9 @@ const Explain = (() => {
     const failed = exits.filter(([, code]) => code !== 0 && !STOPPED.includes(code)).map(([rank]) => rank);
     if (afterTheEnd(log, events)) {
       const ended = failed.length ? failed : numbers(new Set(events.map((event) => event.rank)));
-      return decision(OUTCOMES.after_the_end, ended.length ? ended : null, events[0] ?? null);
+      return decision(OUTCOMES.after_the_end, ended.length === 1 ? ended : null, events[0] ?? null);
     }
+    events = withoutLateSignals(events);
     const strongest = Math.max(0, ...events.map((event) => event.rule.weight));
     const ended = fromExitCodes(log, events, strongest, exits);
     if (ended) return ended;
@@ -769,6 +799,14 @@ const Explain = (() => {
     return !tail.progress.length || tail.progress.at(-1) <= tail.end.position;
   }
 
+  /** A person who stops a run that has already failed is not the cause. */
+  function withoutLateSignals(events) {
+    const failed = events.filter(({ rule, line }) => ["cause", "setup"].includes(rule.role) && line.time !== null);
+    const earliest = Math.min(...failed.map(({ line }) => line.time));
+    const isSignal = ({ rule }) => rule.role === "killed" && rule.kind === "launch";
+    return events.filter((event) => !isSignal(event) || event.line.time === null || event.line.time <= earliest);
+  }
+
   function fromExitCodes(log, events, strongest, exits) {
     const telling = new Map();
     for (const [rank, code] of exits) {
@@ -809,6 +847,8 @@ const Explain = (() => {
       for (const { fields } of compared) values.set(Number(fields.culprit), fields.count);
       return decision(rule, oddOnes(values), one);
     }
+    // The calls of the ranks do not fit: which one is odd?
+    if (rule.ranks === "none" && numbers(log.ranks).every((rank) => roots.has(rank))) return decision(rule, null, one);
     // All say so, and it tells nothing of any of them.
     if (rule.role === "vague" && numbers(log.ranks).every((rank) => roots.has(rank))) return decision(rule, null, one);
     return decision(rule, roots.size ? numbers(roots) : null, one);
@@ -1009,7 +1049,7 @@ const Explain = (() => {
 
   function exitCode(found) {
     if (isNone(found)) return 0;
-    return found.ranks || found.rule.role === "setup" ? 1 : 2;
+    return found.ranks || found.rule.role === "setup" || found.rule.ranks === "none" ? 1 : 2;
   }
 
   function placeOf(found) {
@@ -1036,6 +1076,7 @@ const Explain = (() => {
     }
     let words = "unknown; this log does not show which rank it was";
     if (!log.ranks.size) words = "the process that printed this; no line names a rank";
+    if (found.rule.ranks === "none") words = "no single rank";
     words = found.rule.nobody || words;
     if (found.rule.role === "setup") words = "no rank";
     if (place) return `${words}, ${place}`;
