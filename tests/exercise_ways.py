@@ -135,6 +135,10 @@ WRONG["08"] = {
         "random numbers afterwards as without the split",
     ),
     "no seed": ({SEED: "torch.Generator().manual_seed(0)"}, "another split for another seed"),
+    "Python's generator, with one seed": (
+        {SEED: "torch.Generator().manual_seed(seed)\n    __import__('random').seed(seed)"},
+        "random numbers afterwards as without the split",
+    ),
 }
 
 IF_09 = (
@@ -201,7 +205,7 @@ LEAVE = """            if finite == 0:
 NO_LOSS = """            if not loss.isfinite():
                 loss = 0 * ddp_model(torch.ones_like(x)).sum()
 """
-GIVEN["12"] = "it hangs:\nrank 0 waits in line 32: loss.backward()\nrank 1 waits in line 36: dist"
+GIVEN["12"] = "it hangs:\nrank 0 waits in line 33: loss.backward()\nrank 1 waits in line 37: dist"
 WRONG["12"] = {
     "a step without the loss of that rank": ({FLAG + LEAVE: NO_LOSS}, "what step 2 adds"),
     "rank 0 decides for all": (

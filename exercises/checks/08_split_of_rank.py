@@ -1,7 +1,9 @@
 """All ranks have one split, drawn from the seed; what they draw afterwards is their own."""
 
+import random
 from itertools import product
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -15,16 +17,21 @@ def observe(mine, size, count):
     torch.manual_seed(dist.get_rank())
     found = []
     for seed in SEEDS:
-        state = torch.get_rng_state()
+        state = random_states()
         training, validation = mine.split(numbered(size), count, seed)
         one = {
             "training": images_of(training),
             "validation": images_of(validation),
-            "left": torch.equal(state, torch.get_rng_state()),
+            "left": state == random_states(),
         }
         found.append(one)
         torch.rand(1)
     return found
+
+
+def random_states():
+    """Of PyTorch, Python and NumPy: augmentation draws from any of them."""
+    return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
 
 
 def images_of(part):

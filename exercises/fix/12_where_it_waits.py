@@ -3,8 +3,9 @@
 Some ranks wait forever. Do not guess, look: after 10 seconds, `faulthandler` prints in which line
 each rank is (docs/debugging.md has more of these tools). The cause is a line that one rank took in
 an earlier step. If the loss of any rank is not finite in a step, all ranks must leave this step
-out, so that it does not change the weights. In all other steps they must have the weights of one
-process that trains on the data of all ranks. Fix `train`.
+out, so that it does not change the weights; you may look at the averaged gradients instead. In all
+other steps they must have the weights of one process that trains on the data of all ranks. Fix
+`train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/12_where_it_waits.py  # hangs: Ctrl-C
 python exercises/check.py 12                                                 # is it fixed?
