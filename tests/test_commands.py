@@ -20,6 +20,7 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What is not run here, by words of the command, with the reason.
 NOT_RUN = {
     "make demo": "it installs the environment: .ci/run does",
+    "make test": "it would run this test again",
     "pip install": "it installs something",
     "SCRIPT": "the reader's own script",
     "first-node": "several machines: tests of the rehearsal run these lines on nodes",
