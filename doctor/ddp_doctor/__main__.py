@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from . import TRIED, __version__, report, speed
+from . import TRIED, __version__, film, report, speed
 from .diagnose import diagnose
 from .findings import FINDINGS
 from .launch import START, catch_signals, observe
@@ -45,7 +45,8 @@ SPEED = """Why is my data-parallel script slow?
     ddp-doctor speed torchrun --standalone --nproc-per-node 2 train.py
 
 Runs the command unchanged, shows where the time of a step goes on each rank, and names what costs
-most with its line. Take a hundred steps or more, and close other programs.
+most with its line. Take a hundred steps or more, and close other programs. --film run.html shows
+the last steps as a page that needs no network, and --film run.svg as a picture.
 
 The exit code is 2 if the command fails or makes too few steps, and 0 otherwise. What one rank alone
 would take, and so the efficiency, needs two runs:
@@ -111,7 +112,7 @@ def meant(words):
         rest = words[1:]
         verb = alike[0]
     else:
-        verb = "speed" if "--speed" in words or "--picture" in words else "check"
+        verb = "speed" if {"--speed", "--picture", "--film"} & set(words) else "check"
         rest = [word for word in words if word != "--speed"]
     return f"a verb is missing: ddp-doctor {verb} {shlex.join(rest)}"
 
@@ -143,7 +144,11 @@ def check(words):
 def time_steps(words):
     parser = command_parser("speed", SPEED)
     parser.add_argument("--picture", metavar="FILE", help="draw a bar per rank, with matplotlib")
+    parser.add_argument("--film", metavar="FILE", help="show the last steps: .html or .svg")
     args = parse(parser, words)
+    reason = film.why_not(args.film) if args.film else None
+    if reason:
+        parser.error(f"--film {args.film}: {reason}")
     if args.picture and not find_spec("matplotlib"):
         parser.error("--picture: install matplotlib first")
     run = watch(args, args.alone.get("facts"), speed=True)
@@ -159,6 +164,8 @@ def time_steps(words):
     speed.show(run, args.alone.get("speed"))
     if args.picture and figures:
         speed.draw(figures, args.picture)
+    if args.film:
+        print("\n" + film.write(run, figures, args.command, args.film))
     return code
 
 

@@ -283,6 +283,20 @@ class Laps(Event):
 
 
 @dataclass(frozen=True)
+class Filmed(Event):
+    """One of the last steps of a hundred, or of the run, lap by lap, for a film.
+
+    The laps are in their order and have no gaps. Each is [phase, call, end, no core]: the first two
+    are those of Laps, the end is a moment of the clock that all processes of a machine share, and
+    the last are the seconds of this lap in which the rank could have run and had no core.
+    """
+
+    n: int  # number of the step, the first one is 1
+    begun: float  # when the step before was over, by the same clock
+    laps: list[list]
+
+
+@dataclass(frozen=True)
 class Reducer(Event):
     """A model was wrapped by DDP: what will it average?"""
 
@@ -305,7 +319,10 @@ class Loaded(Event):
 
 @dataclass(frozen=True)
 class Looks(Event):
-    """At the end: a thread has looked every 50 ms in which line of the script the rank was."""
+    """Until now: a thread has looked every 50 ms in which line of the script the rank was.
+
+    It is written after each hundred steps, and at the end. The last one counts.
+    """
 
     seconds: dict[str, dict[str, float]]  # by phase, and by line
     gradients: int  # that were computed for parameters which DDP averages

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean, median
 
-from .events import Laps, Loaded, Looks, Reducer
+from .events import Filmed, Laps, Loaded, Looks, Reducer
 
 # The columns of the table.
 PHASES = ("data", "forward", "backward", "exposed", "optimizer", "collective", "saving", "own")
@@ -72,6 +72,7 @@ class RankPace:
     looks: Looks | None  # None: the rank was killed
     reducer: Reducer | None  # None: there is no DDP
     loaded: tuple[Loaded, ...]
+    filmed: tuple[Filmed, ...]  # some steps, lap by lap; the last ones are those before its end
 
     def total(self, phase):
         return sum(step.phases[phase] for step in self.steps.values())
@@ -209,7 +210,8 @@ def pace_of(run):
             looks = last(rank.all(Looks))
             reducer = last(rank.all(Reducer))
             loaded = tuple(rank.all(Loaded))
-            paces.append(RankPace(rank.number, steps, looks, reducer, loaded))
+            filmed = tuple(rank.all(Filmed))
+            paces.append(RankPace(rank.number, steps, looks, reducer, loaded, filmed))
     if not paces:
         return None
     rows = defaultdict(list)

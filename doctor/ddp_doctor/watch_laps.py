@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
@@ -43,7 +43,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .events import Laps, Loaded, Looks, Moment, Reducer
+from .events import Filmed, Laps, Loaded, Looks, Moment, Reducer
 from .note import (
     EVERY_STATE,
     PROCESS,
@@ -62,6 +62,7 @@ from .watch_collectives import COLLECTIVES
 
 PAUSE_OF_LOOKS = 0.05  # seconds: the thread that looks takes the interpreter from the script
 TOGETHER = 100  # steps that are written down together
+FILMED = 20  # of the last steps of these each lap is written down, for a film
 IN_EVALUATION = ("data", "forward", "search")  # are a part of it while a model is evaluated
 
 
@@ -105,6 +106,7 @@ class Watch:
         self.call = ""
         self.current = Current()
         self.made = []
+        self.filmed = deque(maxlen=FILMED)  # the last steps, lap by lap
         self.steps = 0
         self.ended = False
         self.thread = threading.get_ident()  # the one that trains
@@ -493,12 +495,23 @@ def write_down():
     first = WATCH.steps - len(made) + 1
     for number, step in enumerate(made, first):
         write(laps_of(number, step))
+    # A run that is stopped has told where it was until then.
+    while WATCH.filmed:
+        write(WATCH.filmed.popleft())
+    looks = {phase: dict(lines) for phase, lines in list(WATCH.looks.items())}
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))  # a Mac does not say which
+    others = others_without_core() - WATCH.others_without_core
+    write(Looks(now(), looks, WATCH.gradients, others, torch.get_num_threads(), cores))
 
 
 def laps_of(number, step):
     seconds = defaultdict(float)
     calls = defaultdict(float)
     averages = []
+    begun = WATCH.last
+    filmed = []
     no_core = 0.0
     more = 0.0  # time without a core that was read too late: it belongs to the next lap
     for one in step.current.laps:
@@ -509,12 +522,15 @@ def laps_of(number, step):
         without_core = min(one.no_core + more, took)
         more += one.no_core - without_core
         no_core += without_core
+        filmed.append([one.phase, one.call, end, without_core])
         took -= without_core
         seconds[one.phase] += took
         if one.call:
             calls[one.call] += took
         if one.phase == "exposed":
             averages.append(took)
+    if not step.last:
+        WATCH.filmed.append(Filmed(step.when, number, begun, filmed))
     return Laps(
         step.when,
         n=number,
@@ -549,12 +565,6 @@ def note_end():
     lap()
     close_step(last=True)
     write_down()
-    looks = {phase: dict(lines) for phase, lines in list(WATCH.looks.items())}
-    cores = os.cpu_count()
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))  # a Mac does not say which
-    others = others_without_core() - WATCH.others_without_core
-    write(Looks(now(), looks, WATCH.gradients, others, torch.get_num_threads(), cores))
 
 
 def is_installed():
