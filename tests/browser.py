@@ -5,6 +5,7 @@ import functools
 import shutil
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -27,10 +28,29 @@ def chromium():
     driver.quit()
 
 
+class WithNotFound(SimpleHTTPRequestHandler):
+    """A server that shows 404.html for what is not there, as those of GitHub and others do."""
+
+    def send_error(self, code, *arguments, **others):
+        page = Path(self.directory) / "404.html"
+        if code != 404 or not page.exists():
+            super().send_error(code, *arguments, **others)
+            return
+        content = page.read_bytes()
+        self.send_response(404)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        """Say nothing."""
+
+
 @contextlib.contextmanager
 def served(folder):
     """Serve the files of a folder -> the address, without a slash at its end."""
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
+    handler = functools.partial(WithNotFound, directory=folder)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

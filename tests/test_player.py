@@ -13,7 +13,7 @@ from browser import NEEDS_BROWSER
 from conftest import ROOT
 from PIL import Image, ImageChops, ImageStat
 
-hooks = pytest.importorskip("docs.site.hooks")
+hooks = pytest.importorskip("hooks")
 pytest.importorskip("selenium.webdriver")
 Keys = importlib.import_module("selenium.webdriver.common.keys").Keys
 ui = importlib.import_module("selenium.webdriver.support.ui")
@@ -42,8 +42,8 @@ def folder(tmp_path_factory):
 
 
 def write_pages(folder):
-    """index.html, the same in Chinese, missing.html without its recording, and start.html, where
-    the player is one of several things."""
+    """index.html, the same in Chinese, missing.html without its recording, start.html, where the
+    player is one of several things, and low.html, where it is below the screen."""
     hooks.write_player(folder / "site")
     recordings = {name: read(name) for name in NAMES}
     (folder / "site/recordings.js").write_text(hooks.as_script({"recordings": recordings}))
@@ -52,6 +52,8 @@ def write_pages(folder):
     (folder / "missing.html").write_text(PAGE.format("nothing"))
     small = PAGE.format(ONE).replace("data-recording", "data-small data-moves data-recording")
     (folder / "start.html").write_text(small)
+    high = '<p style="height: 2000px">above</p>'
+    (folder / "low.html").write_text(small.replace("<p>above</p>", high))
     return f"{folder.as_uri()}/"
 
 
@@ -277,7 +279,8 @@ def test_ranks_that_share_cores_show_no_times(browser, folder):
 def test_on_a_chinese_page_it_speaks_chinese(browser, folder, name):
     browser.open(f"{folder}zh.html#recording={name}&step=9")
     for part in (".tale", ".next", ".status", ".conclusion", ".legend", ".about"):
-        assert re.search("[\u4e00-\u9fff]", browser.text(part)), part
+        text = browser.find(part).get_property("textContent")  # some are folded or hidden
+        assert re.search("[\u4e00-\u9fff]", text), part
 
 
 def test_the_links_of_the_page_lead_to_steps(browser, folder):
@@ -288,3 +291,135 @@ def test_the_links_of_the_page_lead_to_steps(browser, folder):
         expected = "the beginning" if words == "0" else words
         browser.follow(link)
         browser.until(lambda expected=expected: expected in browser.status)
+
+
+def point(browser, kind, css, x, y, **more):
+    """A movement of the pointer on the picture, at a part (0 to 1) of its width and in its row."""
+    browser.script(
+        """const [kind, css, x, y, more] = arguments;
+        const stage = document.querySelector(css), box = stage.getBoundingClientRect();
+        const place = { clientX: box.left + x * box.width, clientY: box.top + y };
+        stage.setPointerCapture = () => {};
+        stage.dispatchEvent(new PointerEvent(kind, { ...place, ...more, bubbles: true }))""",
+        *(kind, css, x, y, more),
+    )
+
+
+def test_the_picture_takes_clicks_and_drags(browser, folder):
+    browser.open(f"{folder}index.html#recording={ONE}&step=0")
+    _, last = browser.step()
+    for x, wanted in ((0.999, last), (0.01, 0)):
+        point(browser, "pointerdown", ".stage", x, 40)
+        point(browser, "pointerup", ".stage", x, 40)
+        assert browser.step()[0] == wanted
+    point(browser, "pointerdown", ".stage", 0.3, 40)
+    seen = []
+    for x in (0.4, 0.6, 0.8):
+        point(browser, "pointermove", ".stage", x, 40)
+        seen.append(browser.step()[0])
+    point(browser, "pointerup", ".stage", 0.8, 40)
+    assert 0 < seen[0] < seen[1] < seen[2] < last
+    point(browser, "pointermove", ".stage", 0.1, 40)
+    assert browser.step()[0] == seen[2], "the pointer only passes over it"
+    browser.follow(f"recording={RING}&step=3")
+    browser.until(lambda: browser.shows(RING))
+    for x, wanted in ((0.7, 4), (0.1, 3)):  # without an axis: forward, and at the left back
+        point(browser, "pointerdown", ".stage", x, 40)
+        point(browser, "pointerup", ".stage", x, 40)
+        assert browser.step()[0] == wanted
+
+
+def test_a_bar_says_what_it_is(browser, folder):
+    browser.open(f"{folder}index.html#recording={THREE}&step=0")
+    rows = browser.script(
+        """return [...document.querySelectorAll('.stage rect')].map((bar) => {
+            const stage = document.querySelector('.stage').getBoundingClientRect();
+            const box = bar.getBoundingClientRect();
+            return [(box.left + box.width / 2 - stage.left) / stage.width,
+                    box.top + box.height / 2 - stage.top];
+        })"""
+    )
+    texts = set()
+    for x, y in rows:
+        point(browser, "pointermove", ".stage", x, y)
+        texts.add(browser.find(".tip").get_property("textContent"))
+    assert "rank 0: forward" in texts
+    bytes_ = read(THREE)["ranks"][0]["buckets"][0]["bytes"]
+    buckets = [text for text in texts if "all-reduce of a bucket" in text]
+    assert any(f"{bytes_:,} bytes" in text and "9.weight" in text for text in buckets)
+
+
+def test_on_a_page_of_other_things_it_starts_when_it_is_seen(browser, folder):
+    browser.open(f"{folder}low.html")
+    top = "return document.querySelector('.stage').getBoundingClientRect().top"
+    assert browser.script(top) > 900, "below the screen"
+    with contextlib.suppress(Exception):
+        ui.WebDriverWait(browser.driver, 1.5).until(lambda _: browser.step()[0] > 0)
+    assert browser.step()[0] == 0
+    browser.script("document.querySelector('.player').scrollIntoView()")
+    browser.until(lambda: browser.step()[0] > 2)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("failure")])
+def test_the_conclusion_of_a_failure_waits_for_a_guess(browser, folder, name):
+    browser.open(f"{folder}index.html#recording={name}&step=0")
+    assert not browser.find(".summary").is_displayed()
+    assert "Which rank is the cause?" in browser.text(".question")
+    assert [button.text for button in browser.all(".picks button")] == [
+        f"rank {rank}" for rank in range(4)
+    ]
+    browser.all(".picks button")[2].click()
+    assert browser.text(".question") == "No, rank 2 is not the cause. It is rank 1."
+    assert "Rank 1 is the cause" in browser.text(".conclusion")
+    assert not browser.find(".picks").is_displayed()
+    browser.open(f"{folder}index.html#recording={name}&step=0")
+    browser.all(".picks button")[1].click()
+    assert browser.text(".question") == "Yes, rank 1 is the cause."
+    browser.open(f"{folder}index.html#recording={name}&step=0")
+    browser.find("input[type=range]").send_keys(Keys.END)
+    assert browser.find(".summary").is_displayed(), "who has seen it all is told"
+
+
+def test_each_recording_has_a_caption_from_its_beginning(browser, folder):
+    for name in [*NAMES, *PAIRS]:
+        browser.open(f"{folder}index.html#recording={name}&step=0")
+        assert len(browser.text(".tale")) > 20, name
+
+
+def test_the_ring_can_be_edited(browser, folder):
+    browser.open(f"{folder}index.html#recording={RING}&step=0")
+    ranks, way = browser.all(".edit select")
+    assert "recorded" in browser.text(".edit .source")
+    ui.Select(ranks).select_by_visible_text("8")
+    browser.until(lambda: browser.shows("computed-ring-ranks-8"))
+    assert browser.text(".edit .source") == "computed from the schedule"
+    assert browser.step() == (0, 28) and len(browser.all(".picture .box")) == 8
+    assert "It takes 14 rounds" in browser.text(".conclusion")
+    ui.Select(way).select_by_visible_text("tree")
+    browser.until(lambda: browser.shows("computed-tree-ranks-8"))
+    browser.find("input[type=range]").send_keys(Keys.END)
+    assert len(browser.all(".frame.whole")) == 8 and "6 rounds" in browser.text(".conclusion")
+    browser.follow(f"recording={ONE}&step=0")
+    browser.until(lambda: not browser.find(".edit").is_displayed())
+
+
+@pytest.mark.parametrize("width", [420, 1000])
+def test_every_computed_picture_fits_and_no_box_covers_another(browser, folder, width):
+    for way in ("ring", "tree", "naive"):
+        for ranks in range(2, 9):
+            name = f"computed-{way}-ranks-{ranks}"
+            browser.open(f"{folder}index.html#recording={name}&step=3", width=width)
+            assert browser.shows(name)
+            boxes = browser.script(
+                """const stage = document.querySelector(".stage").getBoundingClientRect();
+                return [stage, ...document.querySelectorAll(".picture .box")].map((one) => {
+                    const box = one.getBoundingClientRect?.() ?? one;
+                    return [box.left, box.top, box.right, box.bottom];
+                })"""
+            )
+            (left, top, right, bottom), *boxes = boxes
+            assert len(boxes) == ranks
+            for i, (a, b, c, d) in enumerate(boxes):
+                assert left - 1 <= a and c <= right + 1 and top <= b and d <= bottom, name
+                others = boxes[:i]
+                assert all(c <= e or g <= a or d <= f or h <= b for e, f, g, h in others), name

@@ -1,6 +1,7 @@
 """The site that make site builds: no warning, no dead link, no request elsewhere, and a browser."""
 
 import functools
+import gzip
 import io
 import json
 import os
@@ -26,24 +27,26 @@ SEARCHES = {  # a page that has to be among the first three: what readers type
     "docs/adapt": "how to use multiple gpus in pytorch",
     "docs/at_scale": "how many gpus do i need, strong and weak scaling",
     "docs/batch_size_and_learning_rate": "learning rate multiple gpus, effective batch size, "
-    "how to choose batch size with ddp, loss not decreasing, not converging, 学习率",
+    "how to choose batch size with ddp, loss not decreasing, not converging, 学习率, 损失不下降",
     "docs/checklist": "print only on rank 0, print only once",
-    "docs/checkpoints": "save checkpoint ddp, how to resume after crash, 保存模型",
+    "docs/checkpoints": "checkpoint, save checkpoint ddp, how to resume after crash, 保存模型",
     "docs/compile": "torch compile ddp",
-    "docs/debugging": "NCCL watchdog, my script hangs, training stuck, 卡死, 死锁",
+    "docs/debugging": "NCCL watchdog, my script hangs, training stuck, hung, "
+    "卡住, 训练卡住, 卡死, 死锁",
     "docs/doctor": "is my script correct, bug in my script, wrong results, 脚本诊断",
     "docs/fsdp": "fsdp vs ddp",
     "docs/glossary": "rank 是什么",
     "docs/gradient_accumulation": "gradient accumulation, 梯度累积",
-    "docs/is_it_ddp": "loss is nan, gpu memory grows every step, device-side assert, "
-    "no kernel image",
+    "docs/is_it_ddp": "nan, loss nan two gpus, loss is nan, gpu memory grows every step, "
+    "device-side assert, no kernel image",
     "docs/around_the_ranks": "pytorchjob world_size, RendezvousClosedError, do i need ssh",
     "docs/host": "persistent_workers, h5py dataloader, how many num_workers",
     "docs/nccl_timeout": "nccl timeout",
     "docs/memory": "cuda oom, 显存不足",
-    "docs/questions": "ports firewall",
+    "docs/questions": "ports firewall, different results",
     "docs/reading_timings": "ddp slower than single gpu, no speedup, not faster with 2 gpus, "
     "gpu utilization low, 训练变慢",
+    "docs/speed": "speed, slower than one gpu, why is my script slow, gpu utilization, 速度慢",
     "docs/teaching": "homework for students",
     "docs/testing": "test ddp without gpu",
     "docs/uneven_inputs": "uneven number of batches",
@@ -53,15 +56,18 @@ SEARCHES = {  # a page that has to be among the first three: what readers type
     "notebooks/03_samplers_and_seeds": "set_epoch, sampler same order every epoch",
     "notebooks/05_ring_allreduce": "ring allreduce, allreduce bandwidth",
     "03_ddp_spawn/README.zh": "单机多卡",
+    "04_ddp_torchrun/README": "torchrun",
     "05_multinode/README.zh": "多机多卡, 断点续训",
     "docs/messages": "端口被占用",
 }
+FIRST = {"checkpoint": "docs/checkpoints", "torchrun": "04_ddp_torchrun/README"}
+HAN = "[\u4e00-\u9fff]"
 MESSAGES = ["docs/messages", "docs/messages_hangs", "docs/messages_training"]
 MESSAGES += ["docs/messages_devices", "docs/nccl_timeout"]
-ENTRIES = (  # the same for an entry of the pages of messages
-    "accuracy lower with 2 gpus, SyncBatchNorm, module. prefix, "
-    "address already in use, exit code 1 traceback torchrun, connection refused"
-)
+ENTRIES = [  # the same for an entry of the pages of messages
+    *("accuracy lower with 2 gpus", "SyncBatchNorm", "module. prefix", "address already in use"),
+    *("exit code 1 traceback torchrun", "connection refused"),
+]
 
 
 @pytest.fixture(scope="session")
@@ -140,6 +146,9 @@ def test_each_page_and_notebook_is_there(site):
     assert not (site / "README.html").exists(), "the same page twice"
 
 
+COMPUTED = r"computed-(ring|tree|naive)-ranks-[2-8]"
+
+
 def test_each_link_leads_to_a_page_and_a_place_on_it(site):
     pages, dead = pages_in(site), []
     pairs = yaml.safe_load(read("docs/player/words.yml"))["pairs"]
@@ -152,9 +161,10 @@ def test_each_link_leads_to_a_page_and_a_place_on_it(site):
             if not target.is_file():
                 dead.append(f"{name}: {link}")
             elif fragment.startswith("recording="):  # a moment in the player
-                name = parse_qs(fragment)["recording"][0]
-                recorded = ROOT / f"docs/player/recordings/{name}.json"
-                dead += [] if recorded.exists() or name in pairs else [f"{name}: {link}"]
+                shown = parse_qs(fragment)["recording"][0]
+                recorded = ROOT / f"docs/player/recordings/{shown}.json"
+                is_known = recorded.exists() or shown in pairs or re.fullmatch(COMPUTED, shown)
+                dead += [] if is_known else [f"{name}: {link}"]
             elif fragment and target.suffix == ".html":
                 to = pages[target.relative_to(site.resolve()).as_posix()[:-5]]
                 dead += [] if fragment in to.ids else [f"{name}: {link}"]
@@ -191,7 +201,43 @@ def test_what_each_page_has(site):
         assert page.headings[:1] == [1] and page.headings.count(1) == 1, (name, page.headings)
         assert max(steps, default=0) <= 1, (name, page.headings)
         text = " ".join("".join(page.text).split())
-        assert f"tested with PyTorch {torch} on Linux." in text, name
+        chinese = f"在 Linux 上用 PyTorch {torch} 测试"
+        line = chinese if name.endswith(".zh") else f"tested with PyTorch {torch} on Linux."
+        assert line in text, name
+
+
+def test_previous_and_next_lead_along_the_path(site):
+    """From the start page to the last one, and nowhere past a listing or to another language."""
+    pages = pages_in(site)
+
+    def next_of(name):
+        link = re.search(r'<a class="right-next" href="([^"]+)"', pages[name].path.read_text())
+        if link is None:
+            return None
+        target = (pages[name].path.parent / link[1]).resolve()
+        return target.relative_to(site.resolve()).as_posix()[:-5]
+
+    for start, ending, last in (("index", "", "CONTRIBUTING"), ("README.zh", ".zh", None)):
+        way = [start]
+        while next_of(way[-1]):
+            way.append(next_of(way[-1]))
+            assert len(way) < 200, "a circle"
+        scripts = [name for name in way if (ROOT / f"{name}.py").exists()]
+        assert not scripts and not [name for name in way if name.endswith("AGENTS")]
+        assert all(name.endswith(ending) for name in way)
+        assert all(name.endswith(".zh") for name in way) == (ending == ".zh")
+        stages = [name for name in way if re.fullmatch(r"0\d_\w+/README(\.zh)?", name)]
+        assert len(stages) == 5 and stages == sorted(stages)
+        assert way[-1] == (last or way[-1])
+        assert "left-prev" not in pages[start].path.read_text()
+
+
+def test_cells_with_a_magic_have_colours(site):
+    html = pages_in(site)["notebooks/05_ring_allreduce"].path.read_text()
+    cells = re.findall(
+        r"<pre>(?:<span></span>)?<span class=\"cp\">%%torchrun.*?</pre>", html, re.DOTALL
+    )
+    assert len(cells) == 3 and all(cell.count("<span class") > 20 for cell in cells)
 
 
 # ---------------------------------------------------------------- in a browser
@@ -209,6 +255,37 @@ def look_at(chromium, address, width=1280, theme="light"):
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     chromium.get(address)
+
+
+@NEEDS_BROWSER
+def test_a_missing_page_below_the_top_folder_looks_like_a_page(chromium, tmp_path):
+    """A site of two pages, built for the address at which it is served."""
+    source, built = tmp_path / "source", tmp_path / "built"
+    source.mkdir()
+    built.mkdir()
+    (source / "README.md").write_text("# Start\n\nWords.\n")
+    with served(built) as address:
+        command = [sys.executable, "-m", "sphinx", "-q", "-c", ROOT / "docs/site", source, built]
+        environment = os.environ | {"SITE_URL": f"{address}/", "REPOSITORY_URL": ""}
+        subprocess.run(command, env=environment, capture_output=True, timeout=250, check=True)
+        for missing in ("c.html", "a/b/c.html"):
+            chromium.get_log("browser")
+            look_at(chromium, f"{address}/{missing}")
+            title, font, left, failed = chromium.execute_script(
+                """const heading = document.querySelector(".bd-article h1");
+                const entries = performance.getEntriesByType("resource")
+                    .filter((one) => one.responseStatus >= 400);
+                return [document.title, getComputedStyle(heading).fontFamily,
+                        heading.getBoundingClientRect().left,
+                        entries.map((one) => one.name)]"""
+            )
+            assert title.startswith("There is no such page")
+            assert "sans-serif" in font and left > 100, "no style sheet"
+            assert not failed
+            log = [one["message"] for one in chromium.get_log("browser") if one["level"] in SEEN]
+            assert len(log) == 1 and missing in log[0], "only the page itself is missing"
+            start = chromium.find_element("css selector", ".bd-article a[href='index.html']")
+            assert start.get_property("href") == f"{address}/index.html"
 
 
 SEEN = ("WARNING", "SEVERE")  # on the console: without the browser's own hints
@@ -281,11 +358,14 @@ def test_the_search_finds_the_page(chromium, address):
     chromium.get(f"{address}/search.html")
     chromium.execute_async_script("addEventListener('load', arguments[0]), arguments[0]()")
     typed = [(words, page) for page, all in SEARCHES.items() for words in all.split(", ")]
-    for words, page in typed + [(words, "docs/messages") for words in ENTRIES.split(", ")]:
+    for words, page in typed + [(words, "docs/messages") for words in ENTRIES]:
         found = chromium.execute_script(FOUND, words)[:3]
         pages = MESSAGES if words in ENTRIES else [page]
         anchors = [anchor for name, anchor in found if name in pages]
         assert anchors and (anchors[0] or words not in ENTRIES), (words, page, found)
+        assert found[0][0] == FIRST.get(words, found[0][0]), (words, found)
+        if not re.search(HAN, words):
+            assert not found[0][0].endswith(".zh"), (words, found)
 
 
 @NEEDS_BROWSER
@@ -375,6 +455,10 @@ def test_the_messages_pages_explain_a_log(chromium, address):
     field.send_keys("exit barrier")
     chromium.find_element("css selector", ".explain-go").click()
     WebDriverWait(chromium, 30).until(says("did not finish at the same time"))
+    field.clear()
+    field.send_keys("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
+    chromium.find_element("css selector", ".explain-go").click()
+    WebDriverWait(chromium, 30).until(says("the report has only its exit code"))
 
 
 @NEEDS_BROWSER
@@ -437,18 +521,176 @@ def test_a_log_of_five_megabytes_is_read(chromium, address):
 
 
 @NEEDS_BROWSER
-def test_the_start_page_shows_three_ways_and_two_commands_first(chromium, address):
+def test_the_start_page_shows_three_ways_and_the_player_first(chromium, address):
     for width in (1280, 420):
         look_at(chromium, f"{address}/index.html", width)
         tops = chromium.execute_script(
             """const top = (css) => document.querySelector(css).getBoundingClientRect().top;
-            return [top(".bd-article ul"), top(".highlight-sh"), top(".highlight-diff"),
-                    document.querySelectorAll(".bd-article ul")[0].children.length]"""
+            const all = [".bd-article ul", ".player", ".highlight-sh", ".highlight-diff"];
+            return [...all.map(top), document.querySelector(".bd-article ul").children.length]"""
         )
-        assert tops[0] < tops[1] < tops[2] and tops[3] == 3
-        assert width < 500 or tops[1] < 900, "the two commands are on the first screen"
+        ways, player, commands, difference, count = tops
+        assert count == 3 and ways < difference and player < difference and commands < difference
+        assert width < 500 or player < 700, "the player begins on the first screen"
     wide = "const pre = document.querySelector('.highlight-diff pre'); return pre.scrollWidth"
     assert chromium.execute_script(f"{wide} - pre.clientWidth") <= 0, "the comments are cut off"
+
+
+@NEEDS_BROWSER
+def test_a_phone_can_read_copy_and_go_on(chromium, address):
+    """Previous above Next, no empty cells, buttons that are seen, pictures with legible words."""
+    touch = {"enabled": True}
+    chromium.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", touch)
+    try:
+        look_at(chromium, f"{address}/docs/which.html", 375)
+        boxes = chromium.execute_script(
+            """return [".left-prev", ".right-next"].map((css) => {
+                const box = document.querySelector(css).getBoundingClientRect();
+                return [box.top, box.bottom, box.width];
+            })"""
+        )
+        (_, bottom, width), (top, _, other) = boxes
+        assert bottom <= top and min(width, other) > 250
+        look_at(chromium, f"{address}/docs/doctor.html", 375)
+        empty, opacities = chromium.execute_script(
+            """const all = (css) => [...document.querySelectorAll(css)];
+            const isEmpty = (cell) => cell.offsetHeight && !cell.textContent.trim();
+            return [all(".stacks td").filter(isEmpty).length,
+                    all(".copybtn").map((button) => getComputedStyle(button).opacity)]"""
+        )
+        assert empty == 0 and set(opacities) == {"1"}
+        look_at(chromium, f"{address}/notebooks/05_ring_allreduce.html", 375)
+        shown, box, scrolls = chromium.execute_script(
+            """const picture = document.querySelector(".picture-box img");
+            const { clientWidth, scrollWidth } = picture.parentElement;
+            return [picture.clientWidth, clientWidth, scrollWidth]"""
+        )
+        assert shown == 720 and scrolls >= shown > box, "it keeps its size, and its box scrolls"
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
+
+@NEEDS_BROWSER
+def test_each_command_in_a_table_has_a_button_that_copies_it(chromium, address):
+    chromium.execute_cdp_cmd(
+        "Browser.grantPermissions",
+        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": address},
+    )
+    look_at(chromium, f"{address}/docs/cheatsheet.html")
+    buttons = chromium.find_elements("css selector", "td .copy-command")
+    assert len(buttons) > 12
+    buttons[0].click()
+    copied = ("css selector", ".copy-command.copied")
+    WebDriverWait(chromium, 20).until(lambda _: chromium.find_elements(*copied))
+    read_back = "navigator.clipboard.readText().then(arguments[0], arguments[0])"
+    line = "torchrun --standalone --nproc-per-node 1 SCRIPT"
+    assert chromium.execute_async_script(read_back) == line
+
+
+@NEEDS_BROWSER
+def test_lines_of_text_are_short_and_code_is_large_enough(chromium, address):
+    look_at(chromium, f"{address}/docs/adapt.html")
+    text, code = chromium.execute_script(
+        """const text = [...document.querySelectorAll(".bd-article section > p")];
+        const pre = document.querySelector(".bd-article .highlight-python pre");
+        return [Math.max(...text.map((one) => one.clientWidth)),
+                parseFloat(getComputedStyle(pre).fontSize)]"""
+    )
+    assert text <= 42 * 16 and code >= 13
+
+
+@NEEDS_BROWSER
+def test_nothing_is_cut_on_paper(chromium, address):
+    for name in ("index", "docs/cheatsheet", "docs/adapt"):
+        look_at(chromium, f"{address}/{name}.html", 720)
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        cut = chromium.execute_script(
+            """const parts = document.querySelectorAll(".bd-article :is(pre, table)");
+            const end = (part) => part.getBoundingClientRect().right;
+            const page = end(document.querySelector(".bd-article"));
+            const isCut = (part) => part.scrollWidth > part.clientWidth + 1 || end(part) > page + 1;
+            return [...parts].filter((part) => part.offsetHeight && isCut(part))
+                .map((part) => part.textContent.slice(0, 60))"""
+        )
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        assert not cut, name
+
+
+RESTS = "return document.readyState === 'complete' && performance.now() > 1500"
+SHIFTS = """new PerformanceObserver((list) => {
+    for (const entry of list.getEntries())
+        if (!entry.hadRecentInput) window.shifted = (window.shifted ?? 0) + entry.value;
+}).observe({ type: "layout-shift", buffered: true })"""
+
+
+@NEEDS_BROWSER
+def test_pages_do_not_jump_after_they_were_shown(chromium, address):
+    added = chromium.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SHIFTS})
+    try:
+        for name in ("index", "docs/cheatsheet", "docs/player/index", "search"):
+            for width in (1280, 390):
+                look_at(chromium, f"{address}/{name}.html", width)
+                WebDriverWait(chromium, 30).until(lambda _: chromium.execute_script(RESTS))
+                shifted = chromium.execute_script("return window.shifted ?? 0")
+                assert shifted < 0.1, (name, width, shifted)
+    finally:
+        chromium.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
+def test_the_index_and_the_nine_steps_have_headings(site):
+    pages = pages_in(site)
+    assert {"start", "speed", "correctness", "failures", "reference"} <= pages["docs/README"].ids
+    adapt = pages["docs/adapt"]
+    steps = [one for one in adapt.ids if re.match(r"[1-9]-[a-z]", one)]
+    assert len(steps) == 9 and "5-a-shard-of-every-batch" in steps
+
+
+@NEEDS_BROWSER
+def test_a_notebook_takes_the_readers_number(chromium, address):
+    look_at(chromium, f"{address}/notebooks/01_data_loading.html", 390)
+    form = chromium.find_element("css selector", ".own-number")
+    answer = "form.own-number + details"
+    is_open = f"return document.querySelector('{answer}').open"
+    assert not chromium.execute_script(is_open)
+    measured = re.search(
+        r"measured\s+([\d,.]*\d)",
+        chromium.find_element("css selector", answer).get_property("textContent"),
+    )[1].replace(",", "")
+    form.find_element("css selector", "input").send_keys(str(float(measured) / 4))
+    form.find_element("css selector", "button").click()
+    assert chromium.execute_script(is_open)
+    assert "Your number is 4 times too small; that of the" in form.text
+    words = "return [[9, 10], [10, 9], [0, 5], [-1, -1], [30, 10]].map((two) => farOff(...two))"
+    assert chromium.execute_script(words) == [
+        *("10 % too small", "11.1 % too large", "too small by 5", "right", "3 times too large"),
+    ]
+
+
+@NEEDS_BROWSER
+def test_each_folded_number_has_a_field(chromium, address, site):
+    for name, page in pages_in(site).items():
+        if not name.startswith("notebooks/"):
+            continue
+        folded = re.findall(r"measured\s+<strong>", page.path.read_text())
+        chromium.get(f"{address}/{name}.html")
+        assert len(chromium.find_elements("css selector", ".own-number")) == len(folded), name
+
+
+@NEEDS_BROWSER
+def test_the_start_page_is_light(chromium, address, site):
+    """What its first screen fetches, as a server sends it: less than 300 KB."""
+    look_at(chromium, f"{address}/index.html")
+    WebDriverWait(chromium, 30).until(lambda _: chromium.execute_script(RESTS))
+    addresses = chromium.execute_script(
+        "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+    )
+    paths = {unquote(urlsplit(one).path)[1:] for one in addresses} | {"index.html"}
+    total = 0
+    for path in paths:
+        content = (site / path).read_bytes()
+        is_packed = path.endswith((".png", ".woff2"))
+        total += len(content if is_packed else gzip.compress(content))
+    assert total < 300e3, total
 
 
 @NEEDS_BROWSER
@@ -458,5 +700,7 @@ def test_pictures_are_dark_in_the_dark(chromium, address):
     for name in ("notebooks/01_baseline", "notebooks/05_ring_allreduce", "index"):
         look_at(chromium, f"{address}/{name}.html", theme="dark")
         for picture in chromium.find_elements("css selector", ".bd-article img"):
+            chromium.execute_script("arguments[0].scrollIntoView()", picture)  # then it is fetched
+            WebDriverWait(chromium, 20).until(lambda _, one=picture: one.size["height"])
             png = io.BytesIO(picture.screenshot_as_png)
             assert ImageStat.Stat(Image.open(png).convert("L")).median[0] < 60, name

@@ -1,11 +1,13 @@
 const SQUARE = 18; // pixels
+const SMALL_SQUARE = 13; // with more than four ranks
 
-/** The picture of an all-reduce: what each of four ranks holds, and their messages. */
+/** The picture of an all-reduce: what each rank holds, and their messages. */
 export class Circle {
   constructor(recording, events) {
     Object.assign(this, { recording, events, chunks: recording.chunks.length });
     this.svg = svg("svg", { "aria-hidden": "true", class: "picture circle" });
     this.ranks = range(recording.ranks.length);
+    this.square = this.ranks.length > 4 ? SMALL_SQUARE : SQUARE;
   }
 
   legend() {
@@ -14,8 +16,10 @@ export class Circle {
 
   layout(pixels) {
     const label = this.chunks > 1 ? 20 : 0;
-    const width = Math.max(146, this.ranks.length * SQUARE + label + 12);
-    this.box = { width, height: this.chunks * (SQUARE + 4) + 44, label };
+    const least = this.ranks.length > 4 ? 128 : 146;
+    const width = Math.max(least, this.ranks.length * this.square + label + 12);
+    this.pixels = pixels;
+    this.box = { width, height: this.chunks * (this.square + 4) + 44, label };
     this.place(pixels);
     const pairs = new Set(this.recording.messages.map(({ from, to }) => `${from}-${to}`));
     this.arrows = Object.fromEntries(
@@ -30,8 +34,69 @@ export class Circle {
     this.step = null;
   }
 
-  /** Two columns. A ring goes round them; in the naive way nothing has to cross. */
+  /** Where the boxes stand. Four ranks need less room than others. */
   place(pixels) {
+    if (this.recording.choices.way === "tree" && pixels >= 560) this.placeAsTree(pixels);
+    else if (this.ranks.length === 4) this.placeFour(pixels);
+    else if (pixels < 560) this.placeInColumns(pixels);
+    else this.placeRound(pixels);
+  }
+
+  /** On an ellipse, rank 0 at its top; two ranks stand next to one another. */
+  placeRound(pixels) {
+    this.tight = false;
+    const { width, height } = this.box;
+    const count = this.ranks.length;
+    const turn = (2 * Math.PI) / count;
+    const across = Math.min(320, (pixels - width) / 2 - 4);
+    const first = count === 2 ? Math.PI : -Math.PI / 2;
+    const along = this.ranks.map((rank) => [Math.cos(first + rank * turn), Math.sin(first + rank * turn)]);
+    // As low as it can be: neighbours that overlap in one direction must be apart in the other.
+    let high = height;
+    const touch = ([x, y], [u, v]) =>
+      Math.abs(x - u) * across < width + 24 && Math.abs(y - v) * high < height + 24;
+    const crowded = () => along.some((one, i) => along.slice(0, i).some((other) => touch(one, other)));
+    while (count > 2 && crowded()) high += 4;
+    const above = Math.min(...along.map(([, y]) => y * high)) - height / 2 - 26;
+    this.centres = along.map(([x, y]) => ({ x: pixels / 2 + x * across, y: y * high - above }));
+    this.endBelow();
+  }
+
+  /** Rank 0 at the top, and each rank below the one to which it sends. */
+  placeAsTree(pixels) {
+    this.tight = false;
+    const depthOf = (rank) => [...rank.toString(2)].filter((bit) => bit === "1").length;
+    const levels = this.ranks.map(depthOf);
+    this.centres = this.ranks.map((rank) => {
+      const level = this.ranks.filter((other) => levels[other] === levels[rank]);
+      const place = (level.indexOf(rank) + 0.5) / level.length;
+      const y = this.box.height / 2 + 4 + levels[rank] * (this.box.height + 64);
+      return { x: pixels * place, y };
+    });
+    this.endBelow();
+  }
+
+  /** On a phone: down the right column and up the left one. */
+  placeInColumns(pixels) {
+    this.tight = true;
+    const { width, height } = this.box;
+    const half = Math.ceil(this.ranks.length / 2);
+    const aside = (pixels - width) / 2 - 2;
+    this.centres = this.ranks.map((rank) => {
+      const row = rank < half ? rank : this.ranks.length - 1 - rank;
+      const x = pixels / 2 + (rank < half ? aside : -aside);
+      return { x, y: height / 2 + 4 + row * (height + 62) };
+    });
+    this.endBelow();
+  }
+
+  endBelow() {
+    const lowest = Math.max(...this.centres.map(({ y }) => y));
+    this.svg.setAttribute("height", lowest + this.box.height / 2 + 26);
+  }
+
+  /** Two columns. A ring goes round them; in the naive way nothing has to cross. */
+  placeFour(pixels) {
     const aside = Math.min(240, (pixels - this.box.width) / 2 - 2);
     const margin = this.box.height / 2 + 4;
     this.tight = 2 * aside - this.box.width < 90; // a phone: no room for words between two boxes
@@ -48,9 +113,9 @@ export class Circle {
     const { width, height, label } = this.box;
     const [left, top] = [this.centres[rank].x - width / 2, this.centres[rank].y - height / 2];
     const sent = svg("text", { x: left + width / 2, y: top + height - 7, class: "quiet middle" });
-    const across = left + (width + label - this.ranks.length * SQUARE) / 2;
+    const across = left + (width + label - this.ranks.length * this.square) / 2;
     const rows = range(this.chunks).map((chunk) =>
-      this.chunkRow(chunk, across, top + 25 + chunk * (SQUARE + 4)),
+      this.chunkRow(chunk, across, top + 25 + chunk * (this.square + 4)),
     );
     const group = svg(
       "g",
@@ -67,14 +132,14 @@ export class Circle {
   chunkRow(chunk, x, y) {
     const slots = this.ranks.map((of) => {
       const style = `--fill: var(--rank-${of}); --text: var(--on-rank-${of})`;
-      const square = rect(x + of * SQUARE + 1, y + 1, SQUARE - 2, SQUARE - 2, { rx: 2 });
-      const size = 0.76 * SQUARE;
-      const place = { x: x + (of + 0.5) * SQUARE, y: y + size, "font-size": size };
+      const square = rect(x + of * this.square + 1, y + 1, this.square - 2, this.square - 2, { rx: 2 });
+      const size = 0.76 * this.square;
+      const place = { x: x + (of + 0.5) * this.square, y: y + size, "font-size": size };
       return svg("g", { class: "slot", style }, square, svg("text", place, of));
     });
-    const width = slots.length * SQUARE + 2;
-    const frame = rect(x - 1, y - 1, width, SQUARE + 2, { rx: 3, class: "frame" });
-    const place = { x: x - 5, y: y + 0.74 * SQUARE, class: "quiet end" };
+    const width = slots.length * this.square + 2;
+    const frame = rect(x - 1, y - 1, width, this.square + 2, { rx: 3, class: "frame" });
+    const place = { x: x - 5, y: y + 0.74 * this.square, class: "quiet end" };
     const name = svg("text", place, this.chunks > 1 ? `c${chunk}` : "");
     return { frame, slots, group: svg("g", {}, name, frame, ...slots) };
   }
@@ -88,9 +153,11 @@ export class Circle {
     const [wide, high] = [this.box.width / 2 + 4, this.box.height / 2 + 4];
     const free = ({ x, y }) =>
       [a, b].every((box) => Math.abs(x - box.x) > wide || Math.abs(y - box.y) > high);
-    const points = range(121)
-      .map((i) => ({ x: a.x + aside.x + (dx * i) / 120, y: a.y + aside.y + (dy * i) / 120 }))
-      .filter(free);
+    const way = range(121).map((i) => ({
+      x: a.x + aside.x + (dx * i) / 120,
+      y: a.y + aside.y + (dy * i) / 120,
+    }));
+    const points = way.some(free) ? way.filter(free) : way.slice(55, 66);
     const at = (part) => points[Math.round(part * (points.length - 1))];
     const [start, middle, end] = [0, 0.5, 1].map(at);
     const line = svg("path", { d: `M${start.x} ${start.y}L${end.x} ${end.y}`, class: "line" });
@@ -102,7 +169,8 @@ export class Circle {
     const dot = svg("circle", { r: 5 });
     const inside = (high + 14) * (a.y > high ? -1 : 1); // below the upper boxes, above the lower
     const shift = this.tight && !dy ? inside - aside.y : aside.y;
-    const place = { transform: `translate(${middle.x + aside.x} ${middle.y + shift})` };
+    const across = Math.min(Math.max(38, middle.x + aside.x), this.pixels - 38); // not beyond the edge
+    const place = { transform: `translate(${across} ${middle.y + shift})` };
     const label = svg("g", place, rect(-36, -16, 72, 31, { rx: 8 }), ...words);
     return { points, words, pill: svg("g", { class: "pill" }, dot, label), dot, group };
   }

@@ -26,7 +26,8 @@ export class Lanes {
       label: say("rank", { rank }),
       begins: true,
     };
-    const others = buckets.map(({ bucket, left, joined, arrived, parameters }) => ({
+    const others = buckets.map(({ bucket, left, joined, arrived, parameters, bytes }) => ({
+      bucket: { bytes: figure(bytes), parameters: parameters.join(", ") },
       key: `${rank}/${bucket}`,
       rank,
       height: 16,
@@ -79,7 +80,7 @@ export class Lanes {
     const narrow = pixels < 560; // then labels stand above the lanes
     const flags = this.recording.kind === "failure"; // they stand there, too
     this.left = narrow ? 2 : flags ? 84 : 156;
-    this.width = pixels - this.left - 8;
+    this.width = pixels - this.left - 10; // so much room the mark of the present moment needs
     this.height = 4;
     const labels = this.rows.flatMap((row, i) => this.label(row, i, narrow, flags));
     this.cover = rect(0, 0, 0, this.height, { class: "cover" });
@@ -122,12 +123,17 @@ export class Lanes {
     const fits = (text) => (LANGUAGE ? 12 : 6.5) * text.length + 8 < width;
     const inside = [...words, name].find(fits);
     if (!inside) return [box];
+    // No stripes behind the words: a striped word looks struck out.
+    const plain = (LANGUAGE ? 12 : 7) * inside.length + 6;
+    const style = `fill: var(--${what})`;
+    const ground = rect(x + (width - plain) / 2, row.y, plain, row.height, { style });
+    const below = what in PATTERNS && plain < width ? [ground] : [];
     const look = {
       class: `inside ${what in PATTERNS ? "striped" : ""}`,
       style: `fill: var(--on-${what}); stroke: var(--${what})`,
     };
     const place = { x: x + width / 2, y: row.y + row.height / 2 + 4 };
-    return [box, svg("text", { ...place, ...look }, inside)];
+    return [box, ...below, svg("text", { ...place, ...look }, inside)];
   }
 
   /** A numbered flag for each message, death or exit. */
@@ -158,6 +164,42 @@ export class Lanes {
 
   row(key) {
     return this.rows.find((row) => row.key === key);
+  }
+
+  /** The time at a place of the picture: the inverse of x(). */
+  timeAt(x) {
+    const [first, last] = [this.x(0), this.x(this.end)];
+    if (x >= last) return this.end;
+    if (x <= first) return -1;
+    let [from, to] = [0, this.end];
+    while (to - from > 0.5) {
+      const middle = (from + to) / 2;
+      if (this.x(middle) <= x) from = middle;
+      else to = middle;
+    }
+    return from;
+  }
+
+  /** What is under the pointer: a gradient, or a bar with its bucket. */
+  describe(x, y) {
+    const row = this.rows.find((one) => y >= one.y && y <= one.y + one.height);
+    if (!row) return "";
+    const isNear = (event) => event.row === row.key && Math.abs(this.x(event.at) - x) < 3;
+    const gradient = this.gradients.find(isNear);
+    if (gradient) return gradient.text;
+    const bar = row.bars.find(({ from, to }) => from < to && this.x(from) <= x && x <= this.x(to));
+    if (!bar) return "";
+    const time = this.timed ? `, ${clock(bar.to - bar.from, this.end)}` : "";
+    const note = bar.text ? ` (${bar.text})` : "";
+    const bucket = row.bucket ? `; ${say("tip-bucket", row.bucket)}` : "";
+    return `${row.label}: ${say(`key-${bar.what}`)}${note}${time}${bucket}`;
+  }
+
+  /** Where the name of a rank stands. */
+  nameOf(rank) {
+    const row = this.rows.find((one) => one.begins && one.rank === rank);
+    const y = Number(row.words.getAttribute("y"));
+    return { top: y - 17, height: 26 };
   }
 
   axis() {

@@ -17,6 +17,7 @@ const button = (name, content, key = name) =>
   `<button type="button" data-part="${name}" class="${name}" title="${say(key)}">${content}</button>`;
 const parts = () => `
   <label data-part="choice">${say("recording")} <select data-part="menu" class="menu"></select></label>
+  <p data-part="edit" class="edit" hidden></p>
   <div data-part="caption" class="caption">
     <p data-part="tale" class="tale" aria-live="polite"></p>
     <p class="turn">
@@ -24,7 +25,12 @@ const parts = () => `
       ${button("next", say("next"))}
     </p>
   </div>
-  <div data-part="stage" class="stage" role="img"></div>
+  <p data-part="question" class="question" aria-live="polite" hidden></p>
+  <div class="around">
+    <div data-part="stage" class="stage" role="img"></div>
+    <div data-part="picks" class="picks" role="group" aria-label="${say("which-rank")}"></div>
+    <div data-part="tip" class="tip" aria-hidden="true" hidden></div>
+  </div>
   <p data-part="legend" class="legend"></p>
   <div class="deck">
     <p data-part="status" class="status" aria-live="polite"></p>
@@ -33,7 +39,7 @@ const parts = () => `
       <input type="range" data-part="scrub" min="0" value="0" aria-label="${say("slider")}">
     </div>
   </div>
-  <div class="summary">
+  <div data-part="summary" class="summary">
     <p data-part="conclusion" class="conclusion"></p>
     <ol data-part="notes" class="notes"></ol>
   </div>
@@ -45,7 +51,9 @@ const parts = () => `
       <tbody data-part="list"></tbody>
     </table>
   </details>
-  <p data-part="about" class="about"></p>`;
+  <details class="more"><summary>${say("about-recording")}</summary>
+    <p data-part="about" class="about"></p>
+  </details>`;
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
 class Player {
@@ -56,9 +64,11 @@ class Player {
     root.innerHTML = parts();
     for (const part of root.querySelectorAll("[data-part]")) this[part.dataset.part] = part;
     this.menu.append(...this.groups());
+    this.guess = new Guess(this);
+    this.editing = new Edit(this);
     this.listen();
     this.follow();
-    if ("moves" in root.dataset && !CALM.matches) this.playTo(this.events.length);
+    if ("moves" in root.dataset && !CALM.matches) this.playWhenSeen();
   }
 
   listen() {
@@ -74,6 +84,20 @@ class Player {
     });
     addEventListener("hashchange", () => this.follow());
     new ResizeObserver(() => this.layout()).observe(this.stage);
+    new Pointing(this);
+  }
+
+  /** On a page of other things: nobody sees a film that plays below the screen. */
+  playWhenSeen() {
+    const observer = new IntersectionObserver(
+      ([{ isIntersecting }]) => {
+        if (!isIntersecting) return;
+        observer.disconnect();
+        if (this.at === 0) this.playTo(this.events.length); // else the reader has begun by hand
+      },
+      { threshold: 0.8 },
+    );
+    observer.observe(this.stage);
   }
 
   // ---- recordings
@@ -82,7 +106,7 @@ class Player {
   groups() {
     const all = Object.values(this.library);
     return KINDS.map((kind) => {
-      const own = all.filter((recording) => recording.kind === kind);
+      const own = all.filter((one) => one.kind === kind && !one.computed);
       const options = own.map((one) => html("option", { value: one.name }, titleOf(one)));
       return html("optgroup", { label: say(kind) }, ...options);
     });
@@ -111,7 +135,7 @@ class Player {
     const has = (story) => story.some((frame) => frame[0] === name);
     this.story = Object.values(window.stories).find(has) ?? [];
     this.picture = new (recording.kind === "all_reduce" ? Circle : Lanes)(recording, events);
-    this.menu.value = name;
+    this.showInMenu(recording);
     this.legend.replaceChildren(...this.picture.legend());
     this.stage.replaceChildren(this.picture.svg);
     this.stage.setAttribute("aria-label", say("stage", { title: titleOf(recording) }));
@@ -121,8 +145,21 @@ class Player {
     this.scrub.max = events.length;
     this.list.replaceChildren(...events.map((event, i) => this.row(event, i)));
     this.pixels = 0;
+    this.guess.begin();
+    this.editing.begin();
     this.moveTo(this.find(step));
     this.layout();
+  }
+
+  /** Of what is computed, the menu has only what is shown. */
+  showInMenu({ name, kind, computed, choices }) {
+    this.menu.querySelector("[data-computed]")?.remove();
+    if (computed) {
+      const attributes = { value: name, "data-computed": "" };
+      const option = html("option", attributes, titleOf({ kind, computed, choices }));
+      this.menu.children[KINDS.indexOf(kind)].append(option);
+    }
+    this.menu.value = name;
   }
 
   /** A step may be a number, or words of its text: then a link survives a new recording. */
@@ -161,6 +198,7 @@ class Player {
     this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
     this.list.children[at - 1]?.setAttribute("aria-current", "step");
     this.narrate();
+    this.guess.update();
   }
 
   // ---- the story: what there is to see, frame by frame, through several recordings
@@ -212,6 +250,7 @@ class Player {
     if (!pixels || pixels === this.pixels) return;
     this.pixels = pixels;
     this.picture.layout(pixels);
+    this.guess.layout();
     this.draw();
   }
 
@@ -289,7 +328,7 @@ function start(root) {
     if (!recordings) throw new Error(say("not-loaded"));
     for (const [name, both] of Object.entries(pairs))
       recordings[name] = compared(name, both.map((one) => recordings[one]));
-    new Player(root, recordings);
+    new Player(root, { ...recordings, ...computedAllReduces() });
   } catch (error) {
     root.replaceChildren(html("p", { class: "failed", role: "alert" }, error.message));
   }

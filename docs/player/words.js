@@ -1,7 +1,7 @@
 /* What happens in a recording, in words: a list of events.
 
-   A page that is opened as a file cannot load modules: hooks.py joins words.js, compare.js, lanes.js,
-   circle.js and player.js into one script. "export" marks what a later one of them uses. All words are
+   A page that is opened as a file cannot load modules: hooks.py joins these files into one script,
+   in the order of PARTS. "export" marks what a later one of them uses. All words are
    in words.yml; hooks.py puts them before the scripts, as window.words, .pairs and .stories. */
 
 // ---------------------------------------------------------------- helpers
@@ -52,8 +52,9 @@ export function timed({ kind, about, ranks }) {
   return kind === "failure" || parseInt(about.machine, 10) >= 2 * ranks.length;
 }
 
-export function titleOf({ kind, name, title, choices }) {
+export function titleOf({ kind, name, title, choices, computed }) {
   if (kind === "compare") return say(name);
+  if (computed) return say("title-computed", { way: say(choices.way), ranks: choices.ranks });
   const values = { ...choices, title };
   for (const name of ["way", "case"]) if (name in values) values[name] = say(values[name]);
   return say(`title-${kind}`, values);
@@ -109,9 +110,10 @@ function bucketEvents({ rank, marks }, { bucket, left, joined, arrived, bytes })
 
 /** In a ring one event is one round of all ranks; through one rank, messages come one by one. */
 function allReduceEvents(recording) {
-  const { messages } = recording;
-  const turns = recording.choices.way === "ring" ? roundsOf(recording) : messages.map((one) => [one]);
-  const part = turns[0].length > 1 ? "round" : "vector";
+  const { messages, choices } = recording;
+  const single = () => messages.map((one) => [one]);
+  const turns = recording.rounds ?? (choices.way === "ring" ? roundsOf(recording) : single());
+  const part = { ring: "round", tree: "level" }[choices.way] ?? "vector";
   return turns.flatMap((own, i) => {
     const [{ from, to, chunk, phase, contents, bytes }] = own;
     const same = turns.filter(([one]) => one.phase === phase);
@@ -119,8 +121,9 @@ function allReduceEvents(recording) {
     const values = { from, to, phase, chunk, round: same.indexOf(own) + 1, rounds: same.length };
     values.whose = range(contents.length).filter((rank) => contents[rank]).join(", ");
     values.bytes = figure(bytes);
-    values.each = own.map((one) => say("round-part", one)).join(", ");
-    const [sent, received] = part === "round" ? [2 * i + 1, 2 * i + 2] : [own[0].sent, own[0].received];
+    const each = part === "level" ? "level-part" : "round-part";
+    values.each = own.map((one) => say(each, one)).join(", ");
+    const [sent, received] = part !== "vector" ? [2 * i + 1, 2 * i + 2] : [own[0].sent, own[0].received];
     const shown = own.map((message) => ({ ...message, sent, received }));
     return [
       event(sent, "sent", `sends-${part}`, values, { messages: shown, adds }),
@@ -164,13 +167,14 @@ export function conclusion(recording) {
   const { kind, name, choices } = recording;
   const figures = figuresOf(recording);
   const { count, equal } = figures;
+  const rounds = recording.rounds ? ` ${say("conclude-rounds", { rounds: recording.rounds.length })}` : "";
   const keys = {
     step: count > 1 ? "many" : "one",
     all_reduce: equal ? "equal" : "most",
     compare: name,
     failure: choices?.case,
   };
-  return say(`conclude-${keys[kind]}`, figures);
+  return say(`conclude-${keys[kind]}`, figures) + rounds;
 }
 
 /** The figures in the words about a recording: counted in its events, so another one may differ. */
@@ -220,9 +224,12 @@ function waits(ranks) {
   return Object.fromEntries(Object.entries(values).map(([name, s]) => [name, s.toFixed(1)]));
 }
 
+const COMPUTED_FROM = "05_multinode/from_scratch.py";
+
 /** Below a player: why there are no times, and how the recording was made. */
 export function aboutOf(recording) {
   const { about, of } = recording;
+  if (recording.computed) return [say("about-computed"), html("code", {}, COMPUTED_FROM), "."];
   const why = of ? say(`widths-${of}`) : timed(recording) ? "" : say("no-times", about);
   return [`${why} ${say("about", about)}`, html("code", {}, about.command), "."];
 }

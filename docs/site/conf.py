@@ -33,7 +33,8 @@ source_suffix |= dict.fromkeys((".py", ".diff", ".sh", ".sbatch", ".yaml"), "scr
 exclude_patterns = [".*", "doctor/.*", "tests", "notebooks/source", "docs/site"]
 # No page leads to these.
 exclude_patterns += ["notebooks/lesson", "notebooks/pictures", "benchmarks/recorders"]
-exclude_patterns += ["site", "data", "timings", "checkpoints", "runs"]  # what make leaves
+# What make and pip leave.
+exclude_patterns += ["doctor/build", "site", "data", "timings", "checkpoints", "runs"]
 templates_path = ["templates"]
 
 # Markdown and notebooks
@@ -54,7 +55,7 @@ html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
-html_js_files = ["site.js"]  # and on some pages more: see hooks.complete_page
+html_js_files = ["site.js", "copy_commands.js"]  # and on some pages more: see hooks.complete_page
 html_use_index = False  # there is nothing in it
 html_show_copyright = False
 html_context = {"default_mode": "auto"}  # light or dark: as the reader's system

@@ -11,7 +11,10 @@ import textwrap
 from pathlib import Path
 
 import yaml
+from cells import CellLexer, colour_magic_cells
 from docutils import nodes
+from marks import marked
+from reading_path import is_chinese, names_of, neighbours
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.parsers import Parser
@@ -20,17 +23,32 @@ from sphinx.search.en import SearchEnglish
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PLAYER = ROOT / "docs/player"
+PLAYER_MARK = 'class="player"'
 NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
+NAMES = names_of(NAVIGATION)
+WORDS = {  # what the templates say: [English, Chinese]
+    "previous": ["Previous", "上一页"],
+    "next": ["Next", "下一页"],
+    "search": ["Search", "搜索"],
+    "tested": [
+        "This repository is tested with PyTorch VERSION on Linux. MIT License.",
+        "本仓库在 Linux 上用 PyTorch VERSION 测试。MIT 许可证。",
+    ],
+    "committed": ["Last commit: DATE.", "最近一次提交：DATE。"],
+}
 
 
 def setup(app: Sphinx) -> dict:
     app.add_source_parser(ScriptParser)
     app.add_search_language(EnglishWords)
+    app.add_lexer(CellLexer.name, CellLexer)
     app.connect("builder-inited", name_pages)
     app.connect("source-read", add_toctrees)
     app.connect("source-read", show_messages)
     app.connect("doctree-read", link_to_folders)
+    app.connect("doctree-read", put_player_first)
     app.connect("doctree-read", describe_pictures)
+    app.connect("doctree-read", colour_magic_cells)
     app.connect("html-page-context", complete_page)
     app.connect("build-finished", add_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -73,7 +91,7 @@ class ScriptParser(Parser):
         code = {"language": language, "linenos": True, "highlight_args": anchors}
         section += nodes.literal_block(inputstring, inputstring, **code)
         document += section
-        env.metadata[env.docname].update(orphan="", nosearch="")
+        env.metadata[env.docname].update(orphan="", nosearch="", script="")
 
 
 def home_of(script: Path) -> str:
@@ -118,12 +136,15 @@ def add_files(app: Sphinx, error: Exception | None) -> None:
         shutil.rmtree(app.outdir / folder, ignore_errors=True)
 
 
+PARTS = ("words", "compare", "computed", "lanes", "circle", "pointing", "guess", "edit", "player")
+
+
 def write_player(folder: Path) -> None:
     """Write player.js, joined and with its words, its style, and the recordings as a script: a page
     without a server can load neither modules nor JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     words = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
-    parts = [PLAYER / f"{name}.js" for name in ("words", "compare", "lanes", "circle", "player")]
+    parts = [PLAYER / f"{name}.js" for name in PARTS]
     code = "\n".join(path.read_text(encoding="utf-8") for path in parts)
     code = re.sub("^export ", "", code, flags=re.MULTILINE)
     script = f'"use strict";\n{as_script(words)}(() => {{\n{code}}})();\n'
@@ -186,6 +207,27 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
             image["alt"] = words[Path(image["uri"]).stem]
 
 
+# ---------------------------------------------------------------- the start page
+
+
+def put_player_first(app: Sphinx, doctree: nodes.document) -> None:
+    """On the start pages, show the player under the list of the three ways in, if not before it.
+
+    GitHub shows a still picture there, which can stand further down.
+    """
+    if app.env.docname not in ("README", "README.zh"):
+        return
+    ways = next(iter(doctree.findall(nodes.bullet_list)), None)
+    is_player = [raw for raw in doctree.findall(nodes.raw) if PLAYER_MARK in raw.astext()]
+    if ways is None or not is_player:
+        return
+    player = is_player[0]
+    order = [node for node in doctree.findall() if node is ways or node is player]
+    if order[0] is ways:
+        player.parent.remove(player)
+        ways.parent.insert(ways.parent.index(ways) + 1, player)
+
+
 # ---------------------------------------------------------------- navigation
 
 
@@ -216,8 +258,14 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     context["committed"] = committed()
     context["root_doc"] = app.config.root_doc
     context["metatags"] = ""  # a second viewport
-    if page.endswith(".zh"):
+    if is_chinese(page):
         context["language"] = "zh-CN"
+    context["words"] = {key: both[is_chinese(page)] for key, both in WORDS.items()}
+    if page == "404":
+        context["title"] = "There is no such page"
+    if "body" in context and page not in scripts_of(app):
+        context["body"] = marked(context["body"])
+    set_neighbours(app, page, context)
     texts = [one.astext() for one in doctree.findall(nodes.paragraph)] if doctree else []
     long = [text for text in texts if len(text) > 60]  # the first may be a link to a language
     text = " ".join((long or [app.config.project])[0].split())
@@ -227,9 +275,27 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     if page.startswith("docs/messages"):
         for name in ("explain.js", "explain_page.js"):
             app.add_js_file(name, loading_method="defer")
+    if page.startswith("notebooks/"):
+        app.add_js_file("guess_number.js", loading_method="defer")
     raw = "".join(one.astext() for one in doctree.findall(nodes.raw)) if doctree else ""
-    if 'class="player"' in raw:
+    if PLAYER_MARK in raw:
         app.add_js_file("player/player.js", loading_method="defer")
+
+
+def scripts_of(app: Sphinx) -> set[str]:
+    """The pages that are listings."""
+    return {page for page, meta in app.env.metadata.items() if "script" in meta}
+
+
+def set_neighbours(app: Sphinx, page: str, context: dict) -> None:
+    """Where Previous and Next lead, with the short names of navigation.yml."""
+    both = neighbours(page, app.builder.relations, scripts_of(app))
+    for place, other in zip(("prev", "next"), both):
+        context[place] = None
+        if other is not None:
+            title = NAMES.get(other) or app.env.titles[other].astext()
+            link = app.builder.get_relative_uri(page, other)
+            context[place] = {"title": title, "link": link}
 
 
 @functools.cache

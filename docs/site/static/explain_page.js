@@ -212,8 +212,14 @@ function titleOf(page, entries) {
   return entries.find((entry) => entry.page === page)?.title ?? PAGES[name] ?? name;
 }
 
-/** Links to the entries that have all typed words in their heading, their messages or their meaning. */
+/** Links to the entries that have all typed words in their heading, their messages or their meaning.
+    If none has the module that stands before the name of an error, the name alone counts. */
 function entriesWith(text, entries) {
+  const withoutModules = text.replaceAll(/\b(?:\w+\.)+(?=\w)/g, "");
+  return linksTo(text, entries) ?? linksTo(withoutModules, entries) ?? nothingHas();
+}
+
+function linksTo(text, entries) {
   const words = text.toLowerCase().match(/[a-z_]{2,}|\d{2,}/g) ?? [];
   const titles = new Map();
   for (const entry of entries) {
@@ -221,7 +227,11 @@ function entriesWith(text, entries) {
     if (words.length && words.every((word) => all.includes(word))) titles.set(entry.page, entry.title);
   }
   const links = [...titles].slice(0, 12).map(([page, title]) => element("li", {}, entryLink(page, title)));
-  if (links.length) return [element("p", { textContent: "Entries with these words:" }), element("ul", {}, ...links)];
+  if (!links.length) return null;
+  return [element("p", { textContent: "Entries with these words:" }), element("ul", {}, ...links)];
+}
+
+function nothingHas() {
   const nothing = element("p", { textContent: "No message here has these words. " });
   nothing.append(element("a", { href: "debugging.html", textContent: "Debugging" }), " says how to find the cause.");
   return [nothing];

@@ -17,21 +17,25 @@ var splitQuery = (query) => {
 /** What people type for a page that does not say it so: counts like a heading of that page. */
 const ALSO = {
   "docs/doctor": "is my script correct right wrong bug check doctor 脚本诊断 写对",
-  "docs/reading_timings": "slow slower slowdown low utilization speedup no speedup not faster with 2 gpus than single one gpu scaling 训练变慢 加速",
+  "docs/speed": "speed why is my script slow slower than one gpu low gpu utilization usage throughput 速度慢",
+  "docs/reading_timings": "slow slower slowdown low utilization speedup no speedup not faster with 2 gpus than single one gpu scaling 训练变慢 速度慢 加速",
   "docs/eight_gpus": "low scaling efficiency bottleneck exposed communication",
   "docs/messages": "error exception 报错 端口被占用 显存不足",
   "docs/is_it_ddp": "nan loss memory leak memory grows cuda error late gpu driver too old sm_120 not compatible",
   "docs/around_the_ranks": "srun pytorchjob trainjob accelerate launch mpi ssh world size rank environment variables",
   "docs/host": "how many num_workers cpu cores ram shared memory docker shm pause between epochs dataloader stuck",
   "docs/memory": "cuda oom out of memory 显存不足",
-  "docs/debugging": "hang hangs stuck deadlock freeze 卡死 死锁",
+  "docs/debugging": "hang hangs hung stuck deadlock freeze frozen 训练卡住 卡死 死锁",
   "docs/adapt": "how to use multiple gpus in pytorch convert my script",
   "docs/amp": "fp16 bf16 half precision nan 混合精度",
   "docs/at_scale": "how many gpus do i need",
   "docs/checklist": "print once only on rank 0 review",
-  "docs/batch_size_and_learning_rate": "how to choose batch size not converging loss not decreasing accuracy 学习率",
-  "docs/checkpoints": "checkpoint resume restart save load 保存模型",
+  "docs/batch_size_and_learning_rate": "how to choose batch size not converging loss not decreasing accuracy 学习率 损失不下降",
+  "docs/checkpoints": "checkpoint checkpoints resume restart save load 保存模型",
   "docs/gradient_accumulation": "梯度累积",
+  "docs/questions": "different results on one gpu and two",
+  "04_ddp_torchrun/README": "torchrun",
+  "04_ddp_torchrun/README.zh": "torchrun 启动",
   "docs/glossary": "what is rank 是什么",
   "02_dp/README": "difference between dataparallel dataparalell and distributeddataparallel",
   "03_ddp_spawn/README": "multi gpu one machine",
@@ -42,6 +46,10 @@ const ALSO = {
   "docs/teaching": "teach course class students homework grading lecture workshop",
   "exercises/README": "practice practise exercise quiz 练习",
 };
+
+/** What a Chinese page counts for somebody who searches without a Han character. */
+const OTHER_LANGUAGE = 0.4;
+const HAN = /[\u4e00-\u9fff]/;
 
 /** Which pages have a word: Map(page -> 1, or less where it is a part of a longer word). Sphinx
  * leaves out of a page's text what one of its headings has. */
@@ -66,14 +74,16 @@ function rank(query, words) {
   );
   const stemmer = new Stemmer();
   const best = new Map(); // page -> its best heading
+  const shareOf = (page) => (docnames[page].endsWith(".zh") && !HAN.test(query) ? OTHER_LANGUAGE : 1);
   const also = Object.entries(ALSO).map(([page, words]) => [words, [[docnames.indexOf(page), null]]]);
   for (const [heading, places] of [...Object.entries(alltitles), ...also]) {
     const own = new Set(splitQuery(heading).map((word) => stemmer.stemWord(word)));
-    const share = total([...words].filter((word) => own.has(word))) / most;
+    const shared = [...words].filter((word) => own.has(word));
+    const share = total(shared) / most + (0.3 * shared.length) / own.size; // the shorter the better
     for (const [page, id] of places) {
       const exact = heading.toLowerCase().includes(query.toLowerCase().trim()) ? 0.5 : 0;
-      const whole = id === null ? (share ? 0.3 : 0.01) : 0; // without such a heading: to the top
-      const score = inText[page] / most + 2 * share + exact + whole;
+      const whole = id === null ? (share ? 0.6 : 0.01) : 0; // without such a heading: to the top
+      const score = shareOf(page) * (inText[page] / most + 2 * share + exact + whole);
       const shown = id === null ? titles[page] : heading;
       if (score > (best.get(page)?.score ?? 0)) best.set(page, { score, heading: shown, id });
     }
