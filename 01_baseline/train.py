@@ -69,7 +69,7 @@ def train(args, device):
     # seconds of processor time. The seconds are lists, because later stages have several ranks.
     history = []
     for epoch in range(args.epochs):
-        # If a rank got less processor time than its epoch took, other programs used its core.
+        # If the processor time is less than the time of the epoch, other programs used this core.
         before = time.process_time()
         loss, phases = train_epoch(model, loader, optimizer, schedule, device)
         cpu = time.process_time() - before

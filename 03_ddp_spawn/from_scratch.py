@@ -3,7 +3,7 @@
 Two versions. NaiveDDP waits until backward is over, then all-reduces one gradient after the other.
 BucketedDDP does what PyTorch's DDP does: gradients go into buckets in the order in which they
 arrive, and a full bucket is all-reduced while backward goes on computing the rest. The script shows
-on two ranks that both give the gradients of PyTorch's DDP, and BucketedDDP its very buckets.
+on two ranks that both give the gradients of PyTorch's DDP, and that BucketedDDP has its buckets.
 
     python 03_ddp_spawn/from_scratch.py
 """
@@ -30,10 +30,10 @@ MIB = 2**20
 
 
 class NaiveDDP(nn.Module):
-    """Averages gradients over the ranks: one blocking all-reduce each, when backward is over.
+    """Averages gradients over the ranks: after backward, one gradient after the other.
 
-    module: every rank's own copy of one model, each parameter of which gets a gradient in every
-    backward. Raises ValueError on all ranks if they have not brought the same model.
+    module: this rank's copy of the model. Every parameter must get a gradient in every backward
+    pass. Raises ValueError on all ranks unless all of them have the same model.
     """
 
     def __init__(self, module: nn.Module):
@@ -58,7 +58,10 @@ class NaiveDDP(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """What is forwarded in here only adds to each rank's own gradients, as with DDP."""
+        """The backward pass of a forward pass in here adds to this rank's gradients only.
+
+        Nothing is averaged, as in no_sync() of PyTorch's DDP.
+        """
         self.wanted = False
         try:
             yield
@@ -85,8 +88,8 @@ class NaiveDDP(nn.Module):
 class BucketedDDP(NaiveDDP):
     """Averages gradients bucket by bucket, while backward goes on: what DDP does.
 
-    bucket_cap_mb: MiB after which a bucket is full; None for DDP's own, 1 for the first bucket,
-    which thus leaves early, and 25 for the others; the same on all ranks.
+    bucket_cap_mb: the size in MiB at which a bucket is full. It must be equal on all ranks. None
+    is DDP's default: 1 for the first bucket, so that it leaves early, and 25 for the others.
     """
 
     def __init__(self, module: nn.Module, bucket_cap_mb: float | None = None):
@@ -109,7 +112,7 @@ class BucketedDDP(NaiveDDP):
     def take(self, index: int, gradient: Tensor) -> None:
         number, place = self.place_of[index]
         self.buckets[number].add(place, gradient)
-        # In the same order on every rank: a bucket that is full too early waits for its turn.
+        # All ranks must send the buckets in one order, so a bucket that is full early has to wait.
         while self.launched < len(self.buckets) and self.buckets[self.launched].full():
             self.buckets[self.launched].launch()
             self.launched += 1
@@ -120,7 +123,7 @@ class BucketedDDP(NaiveDDP):
         self.launched = 0
         if not self.rebuilt:  # once: now it is known in which order gradients arrive
             order = torch.tensor(self.arrived, device=self.trained[0].device)
-            dist.broadcast(order, src=0)  # or each rank might have buckets of its own
+            dist.broadcast(order, src=0)  # otherwise each rank might have buckets of its own
             sizes = [parameter.nbytes for parameter in self.trained]
             self.fill(assign(order.tolist(), sizes, *self.caps))
             self.rebuilt = True

@@ -78,7 +78,7 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank. The wrapper holds this same
-    # model. Only training calls the wrapper. Testing and saving need no communication.
+    # model. Only training calls the wrapper. The forward passes of the test need no communication.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

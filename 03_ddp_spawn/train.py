@@ -41,15 +41,15 @@ def main():
             # Start worker(0, args, meeting_point), worker(1, ...), ..., and wait until they end.
             mp.spawn(worker, args=(args, meeting_point), nprocs=args.world_size)
         finally:
-            # If Ctrl-C interrupts this process alone, Python waits at its end for the ranks, and
-            # they would go on training. So they are ended here.
+            # Ctrl-C may interrupt this process alone. At its exit Python would then wait for the
+            # ranks, which would go on training. So they are ended here.
             for process in mp.active_children():
                 process.terminate()
 
 
 def worker(rank, args, meeting_point):
-    # If the process that started the ranks is killed, the system ends the ranks, too. A rank asks
-    # for this when it begins. So it must look whether that process is still alive.
+    # If the process that started the ranks is killed, the system ends a rank, too, but only after
+    # the rank has asked for it. If that process ended earlier, the rank must notice it here.
     if not mp.parent_process().is_alive():
         raise SystemExit(1)
     device = torch.device("cpu")
@@ -76,7 +76,7 @@ def train(args, device):
     rank = dist.get_rank()
     world_size = dist.get_world_size()
     # Each rank draws its own random numbers. Dropout or augmentation would need this. The weights
-    # are equal all the same, because DDP copies those of rank 0.
+    # are equal nevertheless, because DDP copies those of rank 0.
     torch.manual_seed(args.seed + rank)
     # By default a rank has one CPU thread. Without GPUs one core then stands in for one device.
     torch.set_num_threads(args.threads)
@@ -177,9 +177,9 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
     total_loss = torch.zeros((), device=device)
     watch = Stopwatch(device)
     # A hook of a parameter is a function that autograd calls when the gradient of this parameter is
-    # ready. That of the first layer is ready last. So here the computation of backward ends, and
-    # the rest of it waits for the other ranks and for the average of the gradients. This phase is
-    # called "exposed", because no computation hides the communication.
+    # ready. The gradient of the first layer is ready last. When this hook runs, backward has
+    # nothing more to compute. From here until backward() returns, the rank only waits for the other
+    # ranks and for the averages. This phase is called "exposed": no computation hides it.
     first = next(ddp_model.parameters())
     hook = first.register_hook(lambda gradient: watch.lap("backward"))
     # With disable=None the progress bar is drawn on a terminal only, and not into a log file.

@@ -61,7 +61,7 @@ def train(args, device):
     rank = dist.get_rank()
     world_size = dist.get_world_size()
     # Each rank draws its own random numbers. Dropout or augmentation would need this. The weights
-    # are equal all the same, because DDP copies those of rank 0.
+    # are equal nevertheless, because DDP copies those of rank 0.
     torch.manual_seed(args.seed + rank)
     # By default a rank has one CPU thread. Without GPUs one core then stands in for one device.
     torch.set_num_threads(args.threads)
@@ -160,9 +160,9 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
     total_loss = torch.zeros((), device=device)
     watch = Stopwatch(device)
     # A hook of a parameter is a function that autograd calls when the gradient of this parameter is
-    # ready. That of the first layer is ready last. So here the computation of backward ends, and
-    # the rest of it waits for the other ranks and for the average of the gradients. This phase is
-    # called "exposed", because no computation hides the communication.
+    # ready. The gradient of the first layer is ready last. When this hook runs, backward has
+    # nothing more to compute. From here until backward() returns, the rank only waits for the other
+    # ranks and for the averages. This phase is called "exposed": no computation hides it.
     first = next(ddp_model.parameters())
     hook = first.register_hook(lambda gradient: watch.lap("backward"))
     # With disable=None the progress bar is drawn on a terminal only, and not into a log file.

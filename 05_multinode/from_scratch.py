@@ -3,9 +3,10 @@
 Every rank has a vector, and every rank needs the sum of all. In a naive all-reduce
 rank 0 adds up for all, and its network is the bottleneck. In a ring the vector is cut into a chunk
 per rank, and in each step every rank sends one chunk to the right and receives another from the
-left. N - 1 steps add up (reduce-scatter): then each rank has one finished chunk. N - 1 more pass
-the finished chunks on (all-gather). Every rank sends 2(N - 1)/N of the vector: as much as the
-vector on two ranks, nearly twice as much on many.
+left. In the first N - 1 steps the ranks add what they receive (reduce-scatter). Then each rank has
+one finished chunk. In the next N - 1 steps they send the finished chunks around the ring
+(all-gather). In total a rank sends 2(N - 1)/N times the vector: once with two ranks, and almost
+twice with many.
 
     python 05_multinode/from_scratch.py
 """
@@ -33,7 +34,7 @@ class Step(NamedTuple):
 
 
 def schedule(rank: int, world_size: int) -> list[Step]:
-    """What a rank does in each of the 2(N - 1) steps. Raises ValueError for a rank there is not.
+    """What a rank does in each of the 2(N - 1) steps. Raises ValueError if there is no such rank.
 
     Source: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of
     workstations, J. Parallel Distrib. Comput. 69 (2009).
@@ -48,7 +49,7 @@ def schedule(rank: int, world_size: int) -> list[Step]:
 
 
 def chunks(length: int, world_size: int) -> list[slice]:
-    """Cut [length] into world_size chunks; where it does not fit the first are longer by one."""
+    """Cut `length` elements into world_size chunks; if some are left, the first get one more."""
     short, longer = divmod(length, world_size)
     starts = [i * short + min(i, longer) for i in range(world_size + 1)]
     return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
@@ -75,8 +76,8 @@ def simulate(vectors: list[Tensor]) -> Iterator[list[Tensor]]:
 def all_reduce(tensor: Tensor, way: str = "ring") -> int:
     """Sum a tensor over all ranks, in place -> how many elements this rank has sent.
 
-    way: "ring", "naive" or "tree". Raises ValueError, on every rank and before anything of the
-    tensor is sent, unless all ranks bring tensors of one length (not 0) and type, and the same way.
+    way: "ring", "naive" or "tree". All ranks must pass the same way, and tensors of the same type
+    and length (not 0). Otherwise every rank raises ValueError, before any of the tensor is sent.
     """
     check_agreement(tensor, way)
     flat = tensor.contiguous().view(-1)

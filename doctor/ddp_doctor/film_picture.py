@@ -164,7 +164,10 @@ def draw(film, width, font, only=None, with_words=False) -> str:
 
 
 def place_of(film, width, font, only):
-    left = PAD if width < NARROW else PAD + LETTER * font * len("rank 00 ")
+    left = PAD
+    if width >= NARROW:
+        names = [f"rank {lane.rank} " for lane in film.lanes]
+        left += 1.1 * LETTER * font * max(map(len, names))
     begin = film.begin
     end = film.end
     if only is not None:

@@ -17,6 +17,7 @@ from .pace import Pace
 
 IN_TITLE = 0.1  # of a step: a shorter wait is not in the title
 LONGEST = 60  # letters of a line of the script
+MOST = 5  # sentences about waits: many ranks have many
 NAMED = 4  # ranks: more of them are only counted
 IN_WORDS = {
     "own": "its own code",
@@ -112,7 +113,7 @@ def sentences_of(pace: Pace, waits: list[Wait], figures: dict, steps: list[int])
     said = []
     # What takes less is not worth a sentence.
     least = max(LEAST_MS, LEAST_SHARE * figures["step"]) / 1000
-    for group in groups_of(waits):
+    for group in groups_of(waits)[:MOST]:
         if group.seconds / len(steps) >= least:
             said.append(sentence_of(pace, group, steps))
     if not said and len(pace.ranks) > 1:
