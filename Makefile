@@ -8,8 +8,10 @@
 # make lint        ruff, codespell, oxlint and shellcheck alone
 # make clean       remove what these targets have made, except data/ and timings/
 #
-# The first call of a target makes .venv and installs what it needs. ARGS passes flags on, and then
-# the tests in doctor/tests are left out:
+# The first call of a target makes .venv and installs what it needs. On Linux without an NVIDIA GPU
+# this is PyTorch's CPU build. On the login node of a cluster with GPUs write: make demo TORCH=default
+#
+# ARGS passes flags on, and then the tests in doctor/tests are left out:
 # make demo ARGS="--only 01 03 -b 240"    make notebooks ARGS=03    make test ARGS="-k minimal"
 
 PYTHON ?= python3
@@ -71,16 +73,12 @@ clean:
 	rm -rf .venv site checkpoints runs .pytest_cache doctor/.pytest_cache .ruff_cache .hypothesis
 
 # .venv/reader and .venv/maintainer are stamps: if younger than the requirements, all is installed.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -c requirements/constraints.txt
+TORCH ?= auto
 GROUPS := $(wildcard requirements/*.txt)
 .venv/reader: requirements.txt $(GROUPS)
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
-	@echo "== setting up .venv from requirements.txt (once; with CUDA, PyTorch is some 5 GB)"
-	$(PYTHON) -m venv .venv
-	$(PIP) --requirement requirements.txt
+	@$(PYTHON) tools/set_up.py requirements.txt --torch $(TORCH)
 	@touch $@
 
 .venv/maintainer: $(GROUPS) .venv/reader
-	@echo "== adding requirements/dev.txt"
-	$(PIP) --requirement requirements/dev.txt
+	@$(PYTHON) tools/set_up.py requirements/dev.txt
 	@touch $@

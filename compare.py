@@ -13,10 +13,16 @@ code is 1 if a stage failed, and 2 for a flag or a file that cannot be used.
 import argparse
 import importlib.util
 import os
-import subprocess
+import signal
 import sys
 import tempfile
 from pathlib import Path
+
+# While PyTorch is imported, Ctrl-C ends this script at once. The default handler would raise an
+# exception inside of PyTorch, which prints fifty lines or is even lost.
+HANDLER = signal.getsignal(signal.SIGINT)
+if __name__ == "__main__" and HANDLER == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 # ruff: noqa: E402 (what is imported below may be missing, which is said in one line)
 NEEDED = ("torch", "torchvision", "matplotlib", "psutil", "tabulate")
@@ -36,7 +42,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # PYTHONSAFEPAT
 
 import records
 from records import PHASES, SETTINGS, STAGES
-from tools import pictures, processes
+from tools import draw_digits, pictures, processes
 
 ROOT = Path(__file__).resolve().parent
 DRAWN = Path("data", "drawn")  # the folder of synthetic digits, if MNIST cannot be downloaded
@@ -204,9 +210,7 @@ def find_data(given):
             fail(f"no MNIST in {root} ({reason}); python tools/draw_digits.py {root} draws digits")
         print(f"no MNIST in {root} ({reason}): synthetic digits replace it", flush=True)
         root = DRAWN
-        command = [sys.executable, str(ROOT / "tools/draw_digits.py"), str(root), "--if-missing"]
-        subprocess.run(command)
-        datasets.MNIST(root, train=False)  # raises RuntimeError if they could not be drawn
+        draw_digits.main([str(root), "--if-missing"])
     if (root / "NOT_MNIST.txt").exists():  # tools/draw_digits.py has written it
         print(f"*** {root} is NOT MNIST: times can be compared, accuracies are not MNIST's ***")
     return root
@@ -272,6 +276,7 @@ def draw(rows, path):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, HANDLER)
     processes.exit_on_signals()  # a signal ends the stages, too
     if sys.stdout:  # it is None if the shell has closed it
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack a letter of a name

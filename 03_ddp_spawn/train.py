@@ -368,4 +368,7 @@ def parse_args():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None  # Ctrl-C ends the program without a traceback.

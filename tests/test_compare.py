@@ -5,9 +5,10 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import LINUX, NO_NETWORK, wait_for_line
+from conftest import LINUX, NO_NETWORK, wait_for, wait_for_line
 
 import compare
 import records
@@ -384,6 +385,15 @@ def test_a_signal_ends_the_stage_too(reader, stage, stop, code):
     result = reader.finish(process, timeout=60)
     assert result.code == code, result
     assert (reader.folder / "timings/runs.jsonl").read_text() == ""
+
+
+@LINUX
+def test_ctrl_c_ends_it_while_it_imports_pytorch(reader):
+    process = reader.start("python compare.py")
+    wait_for(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text())
+    os.killpg(process.pid, signal.SIGINT)
+    result = reader.finish(process)
+    assert result.code == -signal.SIGINT and result.err == "", result
 
 
 def test_missing_data_are_named_with_what_to_do(reader, called, monkeypatch):

@@ -13,6 +13,8 @@ import pytest
 from conftest import NO_NETWORK, record_of
 from torchvision import datasets
 
+from tools import draw_digits
+
 stage1 = importlib.import_module("01_baseline.train")
 DRAW = "tools/draw_digits.py"
 FILES = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]
@@ -156,3 +158,22 @@ def test_existing_data_are_never_overwritten(called, small_data):
     result = called(DRAW, str(small_data))
     assert result.code == 2 and "there already" in result.err
     assert raw_bytes(small_data) == before
+
+
+def test_digits_that_are_interrupted_leave_no_file(tmp_path, monkeypatch):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)  # as a download that failed leaves it
+    write_idx = draw_digits.write_idx
+
+    def interrupted(path, values):
+        write_idx(path, values)
+        if "t10k" in path.name:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(draw_digits, "write_idx", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        draw_digits.draw_data_set(raw, 20, 20)
+    assert list(raw.parent.iterdir()) == [raw] and not list(raw.iterdir())
+    monkeypatch.setattr(draw_digits, "write_idx", write_idx)
+    draw_digits.draw_data_set(raw, 20, 20)
+    assert len(list(raw.iterdir())) == 4 and list(raw.parent.iterdir()) == [raw]

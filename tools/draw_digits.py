@@ -10,23 +10,27 @@ folder says so, and the stages then write "synthetic digits" into their records.
 """
 
 import argparse
-import shutil
 import struct
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
+
+try:
+    import matplotlib
+except ModuleNotFoundError:
+    sys.exit("Drawing digits needs matplotlib. Run: pip install -r requirements/stages.txt")
 
 CANVAS = 56  # pixels: two to a pixel of the finished 28 x 28 image
 NOT_MNIST = "These digits were drawn by tools/draw_digits.py. They are not MNIST.\n"
 FAMILIES = ("DejaVuSans", "DejaVuSerif", "STIXGeneral", "cmb10", "cmr10", "cmss10", "cmtt10")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="give the stages this folder as --data")
     parser.add_argument("--train", type=int, default=60_000, help="training images (60000)")
@@ -35,7 +39,7 @@ def main() -> int:
     parser.add_argument(
         "--if-missing", action="store_true", help="keep digits that were drawn before"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     raw = args.folder / "MNIST" / "raw"
     if args.train < 1 or args.test < 1:
         parser.error("--train and --test: at least one image")
@@ -46,6 +50,8 @@ def main() -> int:
         parser.error(f"{raw} is there already: delete it, or choose another folder")
 
     print(f"drawing {args.train:,} digits to train on and {args.test:,} to test on", flush=True)
+    if args.train + args.test > 10_000:
+        print("this takes about ten seconds on two idle cores", flush=True)
     draw_data_set(raw, args.train, args.test, args.seed)
     print(f"drawn in MNIST's format: {raw}")
     return 0
@@ -61,12 +67,17 @@ def draw_data_set(raw: Path, train: int, test: int, seed: int = 0) -> None:
     glyphs = render_glyphs(find_fonts())
     raw.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=raw.parent) as temp:
+        drawn = Path(temp, "raw")
+        drawn.mkdir()
         for part, count in (("train", train), ("t10k", test)):
             images, labels = draw(glyphs, count, generator)
-            write_idx(Path(temp, f"{part}-images-idx3-ubyte"), images)
-            write_idx(Path(temp, f"{part}-labels-idx1-ubyte"), labels)
+            write_idx(Path(drawn, f"{part}-images-idx3-ubyte"), images)
+            write_idx(Path(drawn, f"{part}-labels-idx1-ubyte"), labels)
         say_what_they_are(raw)  # before the digits, so that none are ever without it
-        shutil.copytree(temp, raw, dirs_exist_ok=True)
+        # All files appear at once. So an interrupt never leaves some of them.
+        if raw.exists():
+            raw.rmdir()
+        drawn.rename(raw)
 
 
 def say_what_they_are(raw: Path) -> None:
@@ -141,4 +152,8 @@ def write_idx(path: Path, values: torch.Tensor) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ndraw_digits.py: interrupted, no digits were written", file=sys.stderr)
+        sys.exit(130)
