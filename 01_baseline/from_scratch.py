@@ -28,7 +28,7 @@ def gradient(model: nn.Module, x: Tensor, y: Tensor, reduction: str = "mean") ->
 def shard_gradients(
     model: nn.Module, x: Tensor, y: Tensor, sizes: list[int], reduction: str = "mean"
 ) -> Tensor:
-    """What K devices find that split a batch: one gradient per shard, [K, P].
+    """Split a batch among K devices -> the gradient that each device finds for its shard, [K, P].
 
     sizes: images in each of the K shards. Raises ValueError if they do not add up to the batch.
     """

@@ -34,11 +34,12 @@ from torch.utils.data import DataLoader
 class DataParallel:
     """Spreads each batch over several devices, as nn.DataParallel does.
 
-    It is no nn.Module: what it does not have itself it asks the bare model for. So `parameters()`,
-    `state_dict()`, `train()` and every attribute are the bare model's, without "module." anywhere.
+    This class is not an nn.Module. It passes every attribute that it does not have on to the bare
+    model. So `parameters()`, `state_dict()` and `train()` are those of the bare model, and the
+    keys of its state have no prefix "module.".
 
-    module: the bare model, on the first device. devices: one for each replica; on a CPU the same
-    one several times. Raises ValueError without a device.
+    module: the bare model, on the first device. devices: the device of each replica. On a CPU the
+    list has the same device several times. Raises ValueError if the list is empty.
     """
 
     def __init__(self, module: nn.Module, devices: list[torch.device]):
@@ -54,12 +55,12 @@ class DataParallel:
         self.traffic = Counter()  # bytes between the first device and the others
 
     def __getattr__(self, name: str):
-        if name == "module":  # not there yet, in a copy that is being made
+        if name == "module":  # While copy makes a copy, the copy has no module yet.
             raise AttributeError(name)
         return getattr(self.module, name)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x: [B, ...] on the first device -> outputs [B, ...], there too."""
+        """x: [B, ...] on the first device -> outputs [B, ...] on the first device."""
         self.replicate()
         outputs = self.parallel_apply(self.scatter(x))
         anchor = torch.empty(0, requires_grad=True)  # makes autograd call Gather.backward
@@ -82,7 +83,7 @@ class DataParallel:
 
     def parallel_apply(self, shards: list[Tensor]) -> list[Tensor]:
         """Run each replica on its shard, in a thread of its own."""
-        wanted = torch.is_grad_enabled()  # a setting of the calling thread, unknown to the others
+        wanted = torch.is_grad_enabled()  # Other threads do not inherit this setting.
 
         def forward(replica, shard):
             with torch.set_grad_enabled(wanted):
@@ -93,8 +94,8 @@ class DataParallel:
     def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
         """Run each replica's backward in its own thread, then add up on the first device.
 
-        PyTorch computes a CPU's backward in the thread that asks for it: asked once, it would take
-        the replicas one after the other. For GPUs it keeps a thread per device itself.
+        On a CPU, PyTorch computes backward in the thread that calls it. A single call would
+        compute the replicas one after the other. For GPUs PyTorch has a thread per device.
         """
         sizes = [len(output) for output in outputs]
         parts = []
@@ -136,10 +137,10 @@ def tensors(module: nn.Module) -> list[Tensor]:
 
 
 def start_thread() -> SimpleQueue:
-    """Start a thread that works off (future, function, arguments) -> the queue to put them in.
+    """Start a thread that runs the tasks (future, function, arguments) of a queue -> the queue.
 
-    The thread never ends: it is a daemon, which goes with the process. One that has run a backward
-    and ends while Python shuts down asks for an interpreter that is gone, and aborts the process.
+    The thread is a daemon and never ends by itself. A thread that has run a backward needs the
+    interpreter when it ends. If it ended while Python shuts down, it would abort the process.
     """
     tasks = SimpleQueue()
 
@@ -148,7 +149,7 @@ def start_thread() -> SimpleQueue:
             future, function, arguments = tasks.get()
             try:
                 future.set_result(function(*arguments))
-            except Exception as error:  # raised again where the result is asked for
+            except Exception as error:  # future.result() raises it again.
                 future.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()
@@ -309,6 +310,6 @@ def claim(held: bool, text: str) -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C ends it at once: threads that are still at work would abort an orderly end.
+    # Ctrl-C ends the process at once, because threads that still work would abort an orderly end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     main()

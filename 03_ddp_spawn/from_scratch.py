@@ -1,9 +1,10 @@
 """Stage 3 from scratch: DistributedDataParallel out of hooks, buckets and all-reduce.
 
-Two versions. NaiveDDP waits until backward is over, then all-reduces one gradient after the other.
-BucketedDDP does what PyTorch's DDP does: gradients go into buckets in the order in which they
-arrive, and a full bucket is all-reduced while backward goes on computing the rest. The script shows
-on two ranks that both give the gradients of PyTorch's DDP, and that BucketedDDP has its buckets.
+There are two versions. NaiveDDP waits until backward is over, and then all-reduces one gradient
+after the other. BucketedDDP does what PyTorch's DDP does: it puts the gradients into buckets in the
+order in which they arrive, and all-reduces a full bucket while backward computes the other
+gradients. The script shows on two ranks that both versions give the gradients of PyTorch's DDP, and
+that BucketedDDP has the same buckets as PyTorch's DDP.
 
     python 03_ddp_spawn/from_scratch.py
 """
@@ -32,16 +33,17 @@ MIB = 2**20
 class NaiveDDP(nn.Module):
     """Averages gradients over the ranks: after backward, one gradient after the other.
 
-    module: this rank's copy of the model. Every parameter must get a gradient in every backward
-    pass. Raises ValueError on all ranks unless all of them have the same model.
+    module: the model of this rank. All ranks need the same model, and each of its parameters must
+    get a gradient in every backward. Raises ValueError on all ranks if their models differ.
     """
 
     def __init__(self, module: nn.Module):
         super().__init__()
         self.module = module
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.arrived = []  # in this backward: indices of parameters, in order
-        self.wanted = self.averaging = True
+        self.arrived = []  # The parameters that have a gradient in this backward, in order.
+        self.wanted = True  # no_sync sets this to False for the next forward.
+        self.averaging = True  # This is the value of wanted in the last forward.
         check_same_model(self.trained)
         for tensor in chain(module.parameters(), module.buffers()):
             dist.broadcast(tensor.detach(), src=0)  # all ranks begin with rank 0's numbers
@@ -58,10 +60,7 @@ class NaiveDDP(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """The backward pass of a forward pass in here adds to this rank's gradients only.
-
-        Nothing is averaged, as in no_sync() of PyTorch's DDP.
-        """
+        """After a forward inside this context, backward does not average, as with DDP."""
         self.wanted = False
         try:
             yield
@@ -72,12 +71,12 @@ class NaiveDDP(nn.Module):
         if self.averaging:
             self.arrived.append(index)
             self.take(index, parameter.grad)
-            if len(self.arrived) == len(self.trained):  # the last one: backward is over
+            if len(self.arrived) == len(self.trained):  # Backward is over.
                 self.finish()
                 self.arrived = []
 
     def take(self, index: int, gradient: Tensor) -> None:
-        """One gradient has arrived. The naive way is to do nothing yet."""
+        """React to a gradient that has arrived. The naive way does nothing yet."""
 
     def finish(self) -> None:
         for parameter in self.trained:
@@ -88,8 +87,9 @@ class NaiveDDP(nn.Module):
 class BucketedDDP(NaiveDDP):
     """Averages gradients bucket by bucket, while backward goes on: what DDP does.
 
-    bucket_cap_mb: the size in MiB at which a bucket is full. It must be equal on all ranks. None
-    is DDP's default: 1 for the first bucket, so that it leaves early, and 25 for the others.
+    bucket_cap_mb: a bucket that has so many MiB is full. All ranks need the same number. None
+    stands for DDP's default: 1 MiB for the first bucket, which is sent early, and 25 for the
+    other buckets.
     """
 
     def __init__(self, module: nn.Module, bucket_cap_mb: float | None = None):
@@ -112,7 +112,8 @@ class BucketedDDP(NaiveDDP):
     def take(self, index: int, gradient: Tensor) -> None:
         number, place = self.place_of[index]
         self.buckets[number].add(place, gradient)
-        # All ranks must send the buckets in one order, so a bucket that is full early has to wait.
+        # All ranks must send the buckets in the same order, so a bucket that is full too early
+        # waits until the buckets before it have been sent.
         while self.launched < len(self.buckets) and self.buckets[self.launched].full():
             self.buckets[self.launched].launch()
             self.launched += 1
@@ -121,9 +122,9 @@ class BucketedDDP(NaiveDDP):
         for bucket in self.buckets:
             bucket.wait_and_write_back()
         self.launched = 0
-        if not self.rebuilt:  # once: now it is known in which order gradients arrive
+        if not self.rebuilt:  # The first backward has shown in which order gradients arrive.
             order = torch.tensor(self.arrived, device=self.trained[0].device)
-            dist.broadcast(order, src=0)  # otherwise each rank might have buckets of its own
+            dist.broadcast(order, src=0)  # All ranks need the same buckets.
             sizes = [parameter.nbytes for parameter in self.trained]
             self.fill(assign(order.tolist(), sizes, *self.caps))
             self.rebuilt = True
@@ -196,12 +197,12 @@ def prove() -> None:
     compare("wide net", wide_net, 1)
     compare("wide net", wide_net, None)
 
-    say("\nWhen do buckets leave? The wide net with bucket_cap_mb=1:")
+    say("\nWhen are buckets sent? The wide net with bucket_cap_mb=1:")
     model = BucketedDDP(wide_net(), 1)
     claim(departures(model) == [16], "1st backward: one bucket, after the last gradient")
     first, *others = departures(model)
-    claim(first == 4, f"2nd backward: bucket 0 leaves with {16 - first} of 16 gradients to come")
-    say(f"      the others leave after {', '.join(map(str, others))} gradients")
+    claim(first == 4, f"2nd backward: bucket 0 is sent when {first} of 16 gradients are ready")
+    say(f"       the other buckets are sent when {', '.join(map(str, others))} are ready")
 
     say("\nno_sync: micro-batches of 8, the gradients averaged only with the third (float64)")
     for wrap in (BucketedDDP, NaiveDDP):
@@ -216,7 +217,7 @@ def prove() -> None:
 
 def compare(name: str, make: Callable[[], nn.Module], cap: float | None, steps: int = 4) -> None:
     """Claim equal gradients, step after step, and equal buckets, for one net and one cap."""
-    torch.manual_seed(dist.get_rank())  # ranks begin with other weights: rank 0's must reach all
+    torch.manual_seed(dist.get_rank())  # DDP must replace these weights by rank 0's.
     model = make()
     ddp = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap)
     bucketed, naive = BucketedDDP(copy.deepcopy(model), cap), NaiveDDP(model)
@@ -234,7 +235,7 @@ def compare(name: str, make: Callable[[], nn.Module], cap: float | None, steps: 
 
 
 def departures(model: BucketedDDP) -> list[int]:
-    """Train one step -> how many gradients had arrived when each bucket left."""
+    """Train one step -> how many gradients were ready when each bucket was sent."""
     left, take = [], model.take
 
     def noted(index: int, gradient: Tensor) -> None:
@@ -249,7 +250,7 @@ def departures(model: BucketedDDP) -> list[int]:
 
 
 def step(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    """One step of plain gradient descent -> the gradients it was taken with."""
+    """Take one step of plain gradient descent -> the gradients of this step."""
     gradients = gradients_of(model, x, y)
     with torch.no_grad():
         for parameter, gradient in zip(model.parameters(), gradients):
@@ -292,7 +293,7 @@ def on_two_ranks(prove: Callable[[], None]) -> None:
 
 def run_rank(rank: int, meeting_point: str, prove: Callable[[], None]) -> None:
     if not mp.parent_process().is_alive():
-        sys.exit(1)  # it was killed while this rank was importing; later PyTorch would tell it
+        sys.exit(1)  # The parent was killed while this rank was importing.
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -311,7 +312,7 @@ def say(text: str) -> None:
 
 
 def claim(held: bool, text: str) -> None:
-    """Rank 0 prints what was found. A rank that found it otherwise ends all with exit code 1."""
+    """Rank 0 prints a claim that holds. A rank where it fails prints it and ends all ranks."""
     if held:
         say(f"ok     {text}")
     else:

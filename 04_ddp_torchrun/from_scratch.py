@@ -33,12 +33,13 @@ def launch(script: list[str], ranks: int, max_restarts: int = 0) -> int:
     """Run a script on several ranks until all have ended well, or one has failed for good.
 
     script: the path of a Python file and its arguments. Returns 0, or the exit code of the rank
-    that failed first; 128 and the number of the signal, as shells do it, if a signal ended it.
+    that failed first. If a signal ended that rank, the code is 128 + the number of the signal, as
+    in a shell.
     """
     run_id = str(uuid.uuid4())
     for restarts in range(max_restarts + 1):
-        # The ranks meet in this store; on port 0, so that the system picks one that is free. A new
-        # one for each attempt: the last one's addresses in it would lead to ranks that are gone.
+        # The ranks meet in this store. Port 0 lets the system pick a free port. Each attempt gets a
+        # new store, because the old store has the addresses of ranks that have ended.
         listener = socket.create_server(("127.0.0.1", 0)).detach()  # not open to other machines
         store = dist.TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, master_listen_fd=listener
@@ -98,7 +99,7 @@ def run_once(script: list[str], environments: list[dict]) -> tuple[int, int, lis
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                start_new_session=True,  # what a rank has started itself is stopped along with it
+                start_new_session=True,  # The children of a rank are stopped with it.
             )
             ranks.append(process)
             copy_lines = threading.Thread(
@@ -126,7 +127,8 @@ def show(rank: int, lines, last_lines: deque) -> None:
 def first_failure(ranks: list[subprocess.Popen]) -> tuple[int, int] | None:
     """Wait until a rank has failed -> its number and exit code, or None when all have ended well.
 
-    "First" is the first that is seen: one that has pulled down another may be seen after it.
+    The first failure that this function sees may not be the first that happened: a rank that fails
+    can end a second rank, and the second rank may be seen first.
     """
     while True:
         codes = [process.poll() for process in ranks]
@@ -139,7 +141,7 @@ def first_failure(ranks: list[subprocess.Popen]) -> tuple[int, int] | None:
 
 
 def stop(ranks: list[subprocess.Popen], patience: float = 5) -> None:
-    """Ask all ranks to end; those that have not done so after `patience` seconds are killed."""
+    """Ask all ranks to end, and kill the ranks that have not ended after `patience` seconds."""
     for process in ranks:
         send(process, signal.SIGTERM)
     deadline = time.monotonic() + patience
@@ -199,7 +201,7 @@ def prove_environment(folder: Path) -> None:
     claim(len(equal) >= 14, f"equal: {', '.join(equal)}")
     other = sorted(set(ours) - set(equal))
     right = other == ["MASTER_PORT", "TORCHELASTIC_RUN_ID"]
-    claim(right, f"another value, as in any two runs: {', '.join(other)}")
+    claim(right, f"different in any two runs: {', '.join(other)}")
     print(f"       only from torchrun: {', '.join(sorted(set(theirs) - set(ours)))}")
 
 
@@ -273,7 +275,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # As an exception, which passes run_once on its way out: so the ranks are stopped then too.
+    # SIGTERM becomes an exception, so that the `finally` in run_once stops the ranks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())

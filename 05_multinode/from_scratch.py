@@ -105,10 +105,10 @@ def ring(flat: Tensor) -> int:
 
 
 def exchange(outgoing: Tensor, right: int, incoming: Tensor, left: int) -> None:
-    """Send and receive at the same time. If all sent first, all would wait for a receiver."""
+    """Send and receive at the same time. If all ranks sent first, all would wait for a receiver."""
     calls = [(dist.irecv, incoming, left), (dist.isend, outgoing, right)]
-    calls = [call for call in calls if len(call[1])]  # with more ranks than elements some are empty
-    if outgoing.is_cuda and calls:  # NCCL needs both in one call
+    calls = [call for call in calls if len(call[1])]  # A chunk may be empty.
+    if outgoing.is_cuda and calls:  # NCCL needs both operations in one call.
         works = dist.batch_isend_irecv([dist.P2POp(*call) for call in calls])
     else:
         works = [function(tensor, peer) for function, tensor, peer in calls]
@@ -157,7 +157,7 @@ WAYS = {"ring": ring, "naive": naive, "tree": tree}
 
 
 def check_agreement(tensor: Tensor, way: str) -> None:
-    """Compare what all ranks bring: one that failed alone would leave the others waiting."""
+    """Raise ValueError on all ranks, since a rank that fails alone leaves the others waiting."""
     own = (tensor.numel(), str(tensor.dtype), way)
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
@@ -210,7 +210,7 @@ def measure(world_size: int) -> None:
     say(f"\nMilliseconds on {world_size} ranks (medians; on other hardware another one may win):")
     lines = []
     for name, length in SIZES.items():
-        repeats = 20 if length > 2**20 else 60  # short ones swing more
+        repeats = 20 if length > 2**20 else 60  # The times of short vectors vary more.
         seconds = times({"gloo": dist.all_reduce} | WAYS, length, repeats)
         row = [1000 * taken for taken in seconds.values()]
         lines.append([name, *row, seconds["ring"] / seconds["gloo"]])
@@ -226,14 +226,14 @@ def times(ways: dict[str, Callable], length: int, repeats: int) -> dict[str, flo
             started = time.perf_counter()
             way(tensor)
             seconds[name].append(time.perf_counter() - started)
-    # The first of each warms up and does not count.
+    # The first repeat of each way warms up and does not count.
     return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
 
 
 def run_rank(rank: int, folder: str) -> None:
     """One of four processes, which form groups of one to four ranks, one group after the other."""
     if not mp.parent_process().is_alive():
-        sys.exit(1)  # it was killed while this rank was importing; later PyTorch would tell it
+        sys.exit(1)  # The parent was killed while this rank was importing.
     torch.set_num_threads(1)
     for world_size in range(rank + 1, 5):
         dist.init_process_group(
@@ -255,7 +255,7 @@ def say(text: str) -> None:
 
 
 def claim(held: bool, text: str) -> None:
-    """Rank 0 prints what was found. A rank that found it otherwise ends all with exit code 1."""
+    """Rank 0 prints a claim that holds. A rank where it fails prints it and ends all ranks."""
     if held:
         say(f"ok     {text}")
     else:

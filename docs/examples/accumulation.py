@@ -26,7 +26,7 @@ def accumulate(ddp_model, micro_batches):
 
 
 def variant(ddp_model, micro_batches, forward, backward):
-    """no_sync around the forward of the first so many, and around the backward of so many."""
+    """Put no_sync around the first `forward` forwards and the first `backward` backwards."""
     for number, (x, y) in enumerate(micro_batches, start=1):
         with ddp_model.no_sync() if number <= forward else nullcontext():
             loss = F.mse_loss(ddp_model(x), y) / len(micro_batches)
@@ -46,12 +46,12 @@ WAYS = {
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs even if there are GPUs: the counts are the same
+    dist.init_process_group("gloo")  # The counts are the same with NCCL.
     report = print if dist.get_rank() == 0 else lambda *_: None
-    torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
+    torch.set_default_dtype(torch.float64)  # Rounding at 1e-16 hides no mistake.
     steps = [draw(seed) for seed in range(STEPS)]
-    whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # all ranks' data as one batch
-    expected = train(make_model(), accumulate, whole)  # one process, without DDP
+    whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # one batch of all ranks
+    expected = train(make_model(), accumulate, whole)  # One process computes this without DDP.
     own = [list(zip(x[dist.get_rank()], y[dist.get_rank()])) for x, y in steps]
     report(f"{dist.get_world_size()} ranks, {MICRO_BATCHES} micro-batches per optimizer step")
     report(f"{'':28}  all-reduced per step   largest difference of a weight")
@@ -110,4 +110,4 @@ def draw(seed):
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # main has returned, and DDP was freed with it
+    dist.destroy_process_group()  # main has returned, so DDP has been freed.

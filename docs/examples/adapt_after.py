@@ -23,14 +23,14 @@ def main():
     world_size, cuda = int(os.environ["WORLD_SIZE"]), torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
-        torch.cuda.set_device(device)  # one GPU per rank
+        torch.cuda.set_device(device)  # Each rank uses its own GPU.
     dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)  # 3.
-    torch.manual_seed(0)  # 2. the same on all ranks, since the data and the split are random
+    torch.manual_seed(0)  # 2. All ranks draw the same data and the same split.
     x = 2 * torch.rand(12_000, 8) - 1
     y = torch.sin(3 * x[:, :1]) * x[:, 1:2] + x[:, 2:3] ** 2
     train_set, valid_set = random_split(TensorDataset(x, y), [10_000, 2_000])
     if rank > 0:
-        torch.manual_seed(rank)  # (2) from here on ranks draw differently: they augment differently
+        torch.manual_seed(rank)  # (2) From here on each rank draws its own augmentation.
     sampler = DistributedSampler(train_set)  # 5.
     loader = DataLoader(train_set, batch_size=100 // world_size, sampler=sampler)
     shard = Subset(valid_set, range(rank, len(valid_set), world_size))  # 6.
@@ -52,13 +52,13 @@ def main():
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         model.eval()
-        total = torch.zeros(2, device=device)  # the sum of the errors, and their number
+        total = torch.zeros(2, device=device)  # the sum of the errors and their number
         with torch.inference_mode():
             for x, y in valid_loader:
                 x, y = x.to(device), y.to(device)
                 total[0] += F.mse_loss(model(x), y, reduction="sum")
                 total[1] += len(y)
-        dist.all_reduce(total)  # (6) so all ranks have the same error, and leave the loop together
+        dist.all_reduce(total)  # (6) All ranks have the same error, and leave the loop together.
         error = (total[0] / total[1]).item()
         if rank == 0:  # 9.
             print(f"epoch {epoch}: error {error:.4f} on {total[1]:.0f} points")
@@ -75,4 +75,4 @@ def network():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # (3) after main has returned, which frees DDP
+    dist.destroy_process_group()  # (3) main has returned, so DDP has been freed.

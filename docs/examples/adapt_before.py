@@ -36,7 +36,7 @@ def main():
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         model.eval()
-        total = torch.zeros(2, device=device)  # the sum of the errors, and their number
+        total = torch.zeros(2, device=device)  # the sum of the errors and their number
         with torch.inference_mode():
             for x, y in valid_loader:
                 x, y = x.to(device), y.to(device)

@@ -111,4 +111,4 @@ def parse():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # after the function that holds DDP
+    dist.destroy_process_group()  # main has returned, so DDP has been freed.

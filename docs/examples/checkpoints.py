@@ -26,21 +26,21 @@ WAYS = {
 
 
 def save(parts, done, generators):
-    """Rank 0 writes under a temporary name and renames: a crash leaves the file before intact."""
+    """Write on rank 0 under a temporary name, so that a crash leaves the old file whole."""
     random = [None] * dist.get_world_size()
     dist.all_gather_object(random, generators.get_rng_state())
     if dist.get_rank() == 0:
         state = {name: part.state_dict() for name, part in parts.items()}
         torch.save(state | {"done": done, "random": random}, PATH + ".tmp")
         os.replace(PATH + ".tmp", PATH)
-    dist.barrier()  # no rank looks for the file before it is there
+    dist.barrier()  # No rank looks for the file before rank 0 has written it.
 
 
 def load(parts, readers, generators):
     """Read the file on all ranks, or on rank 0 alone."""
     rank, state = dist.get_rank(), None
     if readers == "all" or rank == 0:
-        state = torch.load(PATH, map_location="cpu")  # not to the GPU that it was saved from
+        state = torch.load(PATH, map_location="cpu")  # not onto the GPU of rank 0
     if readers == "rank 0, broadcast":
         box = [state]
         dist.broadcast_object_list(box)
@@ -70,8 +70,8 @@ def train(device, ranks, resume=None, wrap_first=False, dropout=0.5):
         ddp_model = DistributedDataParallel(model, process_group=group)
     done = SAVED if resume else 0
     sampler = DistributedSampler(DATA, num_replicas=ranks, rank=rank)
-    rest = list(sampler)[done * BATCH // ranks :]  # what this rank has not trained on yet
-    own = torch.Generator()  # or the loader takes a number from the generator of the dropout
+    rest = list(sampler)[done * BATCH // ranks :]  # This rank has not trained on these yet.
+    own = torch.Generator()  # Without this the loader would draw from the dropout's generator.
     for (x,) in DataLoader(DATA, batch_size=BATCH // ranks, sampler=rest, generator=own):
         loss = (ddp_model(x.to(device)) - x[:, :1].to(device)).square().mean()
         optimizer.zero_grad()

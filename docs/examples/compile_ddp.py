@@ -34,7 +34,7 @@ class Net(nn.Module):
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs even if there are GPUs: the counts are the same
+    dist.init_process_group("gloo")  # The counts are the same with NCCL.
     report = print if dist.get_rank() == 0 else lambda line: None
     report(f"{'order':29}{'keys of state_dict begin with':31}graphs  of an nn.Sequential")
     for order in ORDERS:

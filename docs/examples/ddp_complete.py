@@ -35,9 +35,9 @@ def main():
     if cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-    if local_rank == 0:  # one rank per node downloads
+    if local_rank == 0:  # One rank per node downloads.
         datasets.MNIST(ROOT, download=True)
-    dist.barrier()  # now every node has the data
+    dist.barrier()  # Now every node has the data.
     train(args, device, dist.get_rank(), world_size)
 
 
@@ -59,14 +59,14 @@ def train(args, device, rank, world_size):
     found = [{"epochs": 0}]
     if rank == 0 and os.path.exists(args.checkpoint):
         found = [torch.load(args.checkpoint, map_location="cpu", weights_only=True)]
-    dist.broadcast_object_list(found, src=0)  # all ranks resume from what rank 0 has read
+    dist.broadcast_object_list(found, src=0)  # All ranks resume from what rank 0 has read.
     for name in parts.keys() & found[0].keys():
         parts[name].load_state_dict(found[0][name])
     ddp_model = DistributedDataParallel(model)
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    amp = torch.autocast(device.type, torch.bfloat16, enabled=bf16)  # bf16 needs no GradScaler
+    amp = torch.autocast(device.type, torch.bfloat16, enabled=bf16)  # bf16 needs no GradScaler.
     for epoch in range(found[0]["epochs"], args.epochs):
-        torch.manual_seed(epoch * world_size + rank)  # ranks differ; a resumed epoch does not
+        torch.manual_seed(epoch * world_size + rank)  # A resumed epoch draws the same.
         sampler.set_epoch(epoch)
         model.train()
         for x, y in loader:
@@ -78,13 +78,13 @@ def train(args, device, rank, world_size):
             optimizer.step()
             schedule.step()
         for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)  # evaluate the BatchNorm statistics that rank 0 saves
+            dist.broadcast(buffer, src=0)  # All ranks test the statistics that rank 0 saves.
         correct, images = evaluate(model, device, rank, world_size, loading)
         if rank == 0:
             print(f"epoch {epoch}: {correct} of {images} test images correct")
             state = {name: part.state_dict() for name, part in parts.items()}
             torch.save({**state, "epochs": epoch + 1}, f"{args.checkpoint}.tmp")
-            os.replace(f"{args.checkpoint}.tmp", args.checkpoint)  # one whole file is always there
+            os.replace(f"{args.checkpoint}.tmp", args.checkpoint)  # One whole file is always there.
 
 
 @torch.inference_mode()
@@ -103,4 +103,4 @@ def evaluate(model, device, rank, world_size, loading):
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # after main has returned, which frees DDP
+    dist.destroy_process_group()  # main has returned, so DDP has been freed.

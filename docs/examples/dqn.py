@@ -218,4 +218,4 @@ def parse_args():
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # main has returned, and DDP was freed with it
+    dist.destroy_process_group()  # main has returned, so DDP has been freed.

@@ -71,7 +71,7 @@ def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     dist.init_process_group("gloo")  # on CPUs, even if there are GPUs: what is counted is the same
-    torch.set_default_dtype(torch.float64)  # rounds at 1e-16, so that a mistake stands out
+    torch.set_default_dtype(torch.float64)  # Rounding at 1e-16 hides no mistake.
     lines = [f"tokens of each rank's micro-batches: {EQUAL[0]}, or unequal: {UNEQUAL}"]
     lines += [f"{'':55}   equal  unequal numbers of tokens"]
     lines += [f"{'loss of a micro-batch':55}  length  length  relative error  angle"]
@@ -117,4 +117,4 @@ def draw(rank, tokens):
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # after the function that holds DDP
+    dist.destroy_process_group()  # main has returned, so DDP has been freed.

@@ -101,4 +101,4 @@ def update(ddp_model, optimizer, episodes, device):
 
 if __name__ == "__main__":
     main()
-    dist.destroy_process_group()  # main has returned, and DDP was freed with it
+    dist.destroy_process_group()  # main has returned, so DDP has been freed.
