@@ -45,6 +45,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("builder-inited", name_pages)
     app.connect("source-read", add_toctrees)
     app.connect("source-read", show_messages)
+    app.connect("source-read", tell_of_changes)
     app.connect("doctree-read", link_to_folders)
     app.connect("doctree-read", put_player_first)
     app.connect("doctree-read", describe_pictures)
@@ -249,6 +250,20 @@ CONDITIONS = r"^(?:with|without|where|ranks): .*\n"
 
 
 # ---------------------------------------------------------------- each page
+
+
+def tell_of_changes(app: Sphinx, page: str, content: list[str]) -> None:
+    """A Chinese page names the blob of the English page that it follows. Say if it is another."""
+    stamp = re.match(r"<!-- follows \S+ ([0-9a-f]{40})(?: in part)? -->\n", content[0])
+    if not page.endswith(".zh") or not stamp:
+        return
+    english = (ROOT / f"{page.removesuffix('.zh')}.md").read_bytes()
+    blob = hashlib.sha1(b"blob %d\0" % len(english) + english).hexdigest()
+    text = content[0].removeprefix(stamp[0])
+    first, rest = text.split("\n", 1)
+    if blob != stamp[1]:
+        first += "（英文版此后有改动）"
+    content[0] = f"{first}\n{rest}"
 
 
 def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree) -> None:
