@@ -46,7 +46,8 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)  # 16 digits: rounding cannot be taken for a mistake
-    x, y = torch.rand(12, 1, 28, 28), torch.randint(10, (12,))
+    x = torch.rand(12, 1, 28, 28)
+    y = torch.randint(10, (12,))
     model = small_net(nn.Identity())
     whole = gradient(model, x, y)
     print("A batch of 12 images, a net with", len(whole), "parameters, float64.")
@@ -66,7 +67,8 @@ def main() -> None:
     claim(far < 1e-12, f"the same with weights 6/12, 3/12, 2/12, 1/12: {far:.0e}")
 
     print("\nSecond way: a loss that is summed over the images instead of averaged.")
-    summed, whole_sum = shard_gradients(model, x, y, [3] * 4, "sum"), gradient(model, x, y, "sum")
+    summed = shard_gradients(model, x, y, [3] * 4, "sum")
+    whole_sum = gradient(model, x, y, "sum")
     far = distance(summed.mean(0), whole_sum)
     claim(
         abs(far - 3 / 4) < 1e-12, f"4 shards, averaged: {far:.2f}; a quarter of what it should be"

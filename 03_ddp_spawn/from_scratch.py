@@ -136,11 +136,13 @@ class Bucket:
     def __init__(self, parameters: list[Tensor]):
         self.parameters = parameters
         self.flat = parameters[0].new_zeros(sum(p.numel() for p in parameters))
-        self.places, start = [], 0
+        self.places = []
+        start = 0
         for p in parameters:
             self.places.append(self.flat.as_strided(p.size(), p.stride(), start))
             start += p.numel()
-        self.missing, self.work = len(parameters), None
+        self.missing = len(parameters)
+        self.work = None
 
     def add(self, place: int, gradient: Tensor) -> None:
         torch.div(gradient, dist.get_world_size(), out=self.places[place])
@@ -156,7 +158,8 @@ class Bucket:
         self.work.wait()
         for parameter, averaged in zip(self.parameters, self.places):
             parameter.grad.copy_(averaged)
-        self.missing, self.work = len(self.parameters), None
+        self.missing = len(self.parameters)
+        self.work = None
 
 
 def assign(order: list[int], sizes: list[int], first: float, cap: float) -> list[list[int]]:
@@ -167,7 +170,8 @@ def assign(order: list[int], sizes: list[int], first: float, cap: float) -> list
     its cap. Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
     """
     caps = chain([first], repeat(cap))
-    buckets, limit = [[]], next(caps)
+    buckets = [[]]
+    limit = next(caps)
     for index in order:
         if buckets[-1] and sum(sizes[i] for i in buckets[-1]) >= limit:
             buckets.append([])
@@ -220,7 +224,8 @@ def compare(name: str, make: Callable[[], nn.Module], cap: float | None, steps: 
     torch.manual_seed(dist.get_rank())  # DDP must replace these weights by rank 0's.
     model = make()
     ddp = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap)
-    bucketed, naive = BucketedDDP(copy.deepcopy(model), cap), NaiveDDP(model)
+    bucketed = BucketedDDP(copy.deepcopy(model), cap)
+    naive = NaiveDDP(model)
     same = True
     for _ in range(steps):
         x, y = batch()
@@ -236,7 +241,8 @@ def compare(name: str, make: Callable[[], nn.Module], cap: float | None, steps: 
 
 def departures(model: BucketedDDP) -> list[int]:
     """Train one step -> how many gradients were ready when each bucket was sent."""
-    left, take = [], model.take
+    left = []
+    take = model.take
 
     def noted(index: int, gradient: Tensor) -> None:
         before = model.launched

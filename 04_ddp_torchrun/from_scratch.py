@@ -89,7 +89,8 @@ def run_once(script: list[str], environments: list[dict]) -> tuple[int, int, lis
 
     No rank is left running, whatever happens here.
     """
-    ranks, printers = [], []
+    ranks = []
+    printers = []
     last_lines = [deque(maxlen=5) for _ in environments]
     try:
         for rank, env in enumerate(environments):
@@ -196,7 +197,8 @@ def prove() -> None:
 
 def prove_environment(folder: Path) -> None:
     print("What a rank finds in its environment, started by torchrun and by this launcher:")
-    theirs, ours = environment_of_rank_1(TORCHRUN, folder), environment_of_rank_1(OURS, folder)
+    theirs = environment_of_rank_1(TORCHRUN, folder)
+    ours = environment_of_rank_1(OURS, folder)
     equal = sorted(name for name in ours if ours[name] == theirs.get(name))
     claim(len(equal) >= 14, f"equal: {', '.join(equal)}")
     other = sorted(set(ours) - set(equal))
@@ -210,7 +212,8 @@ def prove_training(folder: Path) -> None:
     draw = [sys.executable, HERE.parent / "tools" / "draw_digits.py", folder / "data"]
     command = [*draw, "--train", "600", "--test", "100"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
-    theirs, ours = train(TORCHRUN, folder / "theirs"), train(OURS, folder / "ours")
+    theirs = train(TORCHRUN, folder / "theirs")
+    ours = train(OURS, folder / "ours")
     claim(all(map(torch.equal, theirs.values(), ours.values())), "equal weights")
 
 

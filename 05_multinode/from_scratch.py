@@ -62,13 +62,15 @@ def simulate(vectors: list[Tensor]) -> Iterator[list[Tensor]]:
     """
     if not vectors or any(len(vector) != len(vectors[0]) for vector in vectors):
         raise ValueError("the ring needs at least one vector, and all of one length")
-    world_size, state = len(vectors), [vector.clone() for vector in vectors]
+    world_size = len(vectors)
+    state = [vector.clone() for vector in vectors]
     cut = chunks(len(state[0]), world_size)
     yield [vector.clone() for vector in state]
     for steps in zip(*(schedule(rank, world_size) for rank in range(world_size))):
         sent = [state[rank][cut[step.send]].clone() for rank, step in enumerate(steps)]
         for rank, step in enumerate(steps):
-            mine, received = state[rank][cut[step.receive]], sent[rank - 1]
+            mine = state[rank][cut[step.receive]]
+            received = sent[rank - 1]
             mine.copy_(mine + received if step.phase == "reduce-scatter" else received)
         yield [vector.clone() for vector in state]
 
@@ -89,7 +91,8 @@ def all_reduce(tensor: Tensor, way: str = "ring") -> int:
 
 def ring(flat: Tensor) -> int:
     """Add up in a ring: reduce-scatter, then all-gather. flat: [L] -> elements sent."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     cut = chunks(len(flat), world_size)
     inbox = torch.empty_like(flat[cut[0]])
     sent = 0
@@ -134,8 +137,10 @@ def naive(flat: Tensor) -> int:
 
 def tree(flat: Tensor) -> int:
     """Add up along a tree: level by level towards rank 0, and back. Its depth is log2 of N."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    received, sent = torch.empty_like(flat), 0
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
+    received = torch.empty_like(flat)
+    sent = 0
     levels = [2**i for i in range(world_size.bit_length()) if 2**i < world_size]
     for distance in levels:  # up: of two ranks at this distance the right one sends
         if rank % (2 * distance) == distance:
@@ -219,7 +224,8 @@ def measure(world_size: int) -> None:
 
 def times(ways: dict[str, Callable], length: int, repeats: int) -> dict[str, float]:
     """Median seconds of each way to all-reduce a vector of float32, taken in turn."""
-    tensor, seconds = torch.zeros(length), {name: [] for name in ways}
+    tensor = torch.zeros(length)
+    seconds = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
             dist.barrier()

@@ -9,7 +9,6 @@ tests/test_messages.py explains them.
 
 import argparse
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -209,16 +208,11 @@ def run(name, folder):
         "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
         "TORCH_FR_DUMP_TEMP_FILE": str(place / "rank_"),
     }
-    with open(folder / f"{name}.log", "w") as log:
-        log.write(f"$ {command}\n")
-        log.flush()
-        process = processes.start(command.split(), env, cwd=place, stdout=log, stderr=log)
-        try:
-            process.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            log.write(f"no end within {LONGEST} s\n")
-        finally:
-            processes.end(process.mark)
+    log = folder / f"{name}.log"
+    code = processes.run_to_file(command.split(), log, command, LONGEST, env, cwd=place)
+    if code is None:
+        with open(log, "a") as opened:
+            opened.write(f"no end within {LONGEST} s\n")
 
 
 def main():

@@ -1,25 +1,20 @@
 """The Chinese pages: each follows one version of its English page, and repeats its contents."""
 
-import hashlib
 import re
 
 import pytest
 from conftest import ROOT
+from stamps import STAMP, blob
 
 FOLDERS = ["", "0*_*/", "docs/"]
 FOUND = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}*.zh.md")]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in FOUND)
-STAMP = re.compile(r"<!-- follows (\S+) ([0-9a-f]{40})(?: in part)? -->\n\[English\]\((\S+)\)\n\n")
+LINK_TO_ENGLISH = re.compile(r"\[English\]\((\S+)\)\n\n")
 CODE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"^ *<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 # A paragraph that English does not have stands between these two comments.
 ONLY_CHINESE = re.compile(r"<!-- only in Chinese -->\n.*?<!-- end -->\n", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-
-
-def blob(data):
-    """The hash that `git hash-object` prints, computed without git."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def read(page):
@@ -30,8 +25,9 @@ def followed(page, text, english):
     """-> whether the page follows the English bytes of today; an AssertionError for a bad stamp."""
     name = page.rpartition("/")[2].replace(".zh.md", ".md")
     stamp = STAMP.match(text)
-    assert stamp, f"{page}: its first lines must be the stamp and the link to {name}"
-    assert stamp[1] == stamp[3] == name, f"{page}: the stamp and the link must name {name}"
+    link = LINK_TO_ENGLISH.match(text, stamp.end()) if stamp else None
+    assert link, f"{page}: its first lines must be the stamp and the link to {name}"
+    assert stamp[1] == link[1] == name, f"{page}: the stamp and the link must name {name}"
     return stamp[2] == blob(english)
 
 

@@ -100,24 +100,9 @@ def run(step, folder, gpus):
         Path(value).parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     env["PATH"] = path
+    log = folder / f"{step.name}.log"
     start = time.monotonic()
-    with open(folder / f"{step.name}.log", "w") as log:
-        log.write(f"$ {step.command}\n")
-        log.flush()
-        options = {"cwd": ROOT, "stdout": log, "stderr": subprocess.STDOUT}
-        code = None
-        try:
-            process = processes.start(command, env, **options)
-        except OSError as error:
-            log.write(f"{error}\n")
-            code = 127
-        else:
-            try:
-                code = process.wait(60 * step.minutes)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                processes.end(process.mark)  # also ranks whose launcher was ended
+    code = processes.run_to_file(command, log, step.command, 60 * step.minutes, env, cwd=ROOT)
     seconds = time.monotonic() - start
     if code is None:
         return step.name, f"FAILED: more than {step.minutes:g} min", seconds

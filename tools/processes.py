@@ -69,6 +69,30 @@ def run(
         return Result(code, out.read(), err.read())
 
 
+def run_to_file(
+    command: list[str], path: Path, title: str, timeout: float, env=None, **options
+) -> int | None:
+    """Run a command with its output in a file, below a line with `title`.
+
+    timeout: in seconds. -> its exit code, 127 if it cannot be started, None if it did not end in
+    time. Nothing that it has started is left afterwards. options: those of Popen.
+    """
+    with open(path, "w") as log:
+        log.write(f"$ {title}\n")
+        log.flush()
+        try:
+            process = start(command, env, stdout=log, stderr=subprocess.STDOUT, **options)
+        except OSError as error:
+            log.write(f"{error}\n")
+            return 127
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end(process.mark)
+
+
 def start(
     command: list[str], env: Mapping[str, str] | None = None, mark: str | None = None, **options
 ) -> subprocess.Popen:

@@ -19,6 +19,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.parsers import Parser
 from sphinx.search.en import SearchEnglish
+from stamps import STAMP, blob
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -47,7 +48,6 @@ def setup(app: Sphinx) -> dict:
     app.connect("source-read", show_messages)
     app.connect("source-read", tell_of_changes)
     app.connect("doctree-read", link_to_folders)
-    app.connect("doctree-read", put_player_first)
     app.connect("doctree-read", describe_pictures)
     app.connect("doctree-read", colour_magic_cells)
     app.connect("html-page-context", complete_page)
@@ -208,27 +208,6 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
             image["alt"] = words[Path(image["uri"]).stem]
 
 
-# ---------------------------------------------------------------- the start page
-
-
-def put_player_first(app: Sphinx, doctree: nodes.document) -> None:
-    """On the start pages, show the player under the list of the three ways in, if not before it.
-
-    GitHub shows a still picture there, which can stand further down.
-    """
-    if app.env.docname not in ("README", "README.zh"):
-        return
-    ways = next(iter(doctree.findall(nodes.bullet_list)), None)
-    is_player = [raw for raw in doctree.findall(nodes.raw) if PLAYER_MARK in raw.astext()]
-    if ways is None or not is_player:
-        return
-    player = is_player[0]
-    order = [node for node in doctree.findall() if node is ways or node is player]
-    if order[0] is ways:
-        player.parent.remove(player)
-        ways.parent.insert(ways.parent.index(ways) + 1, player)
-
-
 # ---------------------------------------------------------------- navigation
 
 
@@ -254,14 +233,13 @@ CONDITIONS = r"^(?:with|without|where|ranks): .*\n"
 
 def tell_of_changes(app: Sphinx, page: str, content: list[str]) -> None:
     """A Chinese page names the blob of the English page that it follows. Say if it is another."""
-    stamp = re.match(r"<!-- follows \S+ ([0-9a-f]{40})(?: in part)? -->\n", content[0])
+    stamp = STAMP.match(content[0])
     if not page.endswith(".zh") or not stamp:
         return
     english = (ROOT / f"{page.removesuffix('.zh')}.md").read_bytes()
-    blob = hashlib.sha1(b"blob %d\0" % len(english) + english).hexdigest()
     text = content[0].removeprefix(stamp[0])
     first, rest = text.split("\n", 1)
-    if blob != stamp[1]:
+    if blob(english) != stamp[2]:
         first += "（英文版此后有改动）"
     content[0] = f"{first}\n{rest}"
 

@@ -282,6 +282,9 @@ class Laps(Event):
     last: bool  # no step, but what follows the last one
 
 
+FILMED = 20  # of a hundred steps, and of a run, so many of the last ones are written down
+
+
 @dataclass(frozen=True)
 class Filmed(Event):
     """One of the last steps of a hundred, or of the run, lap by lap, for a film.

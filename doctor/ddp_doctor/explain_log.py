@@ -8,6 +8,7 @@ import os
 import re
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from .explain_match import CONDITIONS, FACTS, RULES, candidates_of, facts_of, messages_of
@@ -457,10 +458,13 @@ def short_names(paths):
 def lines_of(path, name):
     """The lines of one file, with what is known of each."""
     of_file = numbers_of_name(str(path).replace("\\", "/"))
-    tasks, hosts, ranks = labels_of(path)
+    with open_text(path) as opened:
+        first_lines = list(islice(opened, 400))
+    tasks, hosts, ranks = labels_of(first_lines)
     if len(ranks) > 1:
         of_file.pop("rank", None)  # the number in the name is something else
-    ranks_of_locals = locals_of(path)
+    labelled = any("[default" in line for line in first_lines)
+    ranks_of_locals = locals_of(path) if labelled else {}
     time = None
     with open_text(path) as opened:
         for count, raw in enumerate(opened, 1):
@@ -503,12 +507,10 @@ def numbers_of_name(path):
     return {}
 
 
-def labels_of(path):
+def labels_of(lines):
     """Do the first lines begin with a task's number (`srun -l`), with a host's name (pdsh), and
     with which ranks?
     """
-    with open_text(path) as opened:
-        lines = [line for line, _ in zip(opened, range(400))]
     tasks = [line for line in lines if NUMBERED.match(line)]
     hosts = [line for line in lines if HOST_LABEL.match(line)]
     ranks = set()
@@ -525,8 +527,6 @@ def locals_of(path):
     """
     found = {}
     with open_text(path) as opened:
-        if not any("[default" in line for line, _ in zip(opened, range(400))):
-            return found
         for line in opened:
             match = LOCAL_AND_RANK.match(line) if line.startswith("[") else None
             if match:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import film_picture
-from .events import Filmed
+from .events import FILMED, Filmed
 from .film_waits import CERTAIN, Part, Wait, parts_of, waits_of
 from .film_words import about, number_of, sentences_of, title_of
 from .pace import PAUSE, PHASES, WAITING, WARM_UP, Pace, RankPace
 
 SHOWN = 3  # steps
-LAST = 20  # steps of which these are chosen
 ENDINGS = (".html", ".svg")
 IRREGULAR = {*PAUSE, "evaluation", "start-up"}  # a step with one of these phases is not shown
 NO_FILM = (
@@ -98,11 +97,11 @@ def write(run, figures: dict | None, command: list[str], path: str) -> str:
 def film_of(pace: Pace, figures: dict, command: list[str]) -> Film | None:
     """None: no step was a regular one on all ranks at the same time, or they wrote down none."""
     recorded = list(map(by_number, pace.ranks))
-    common = sorted(set.intersection(*map(set, recorded)))[-LAST:]
-    steps = typical_steps(recorded, common, list(figures["ranks"].values()))
+    common = sorted(set.intersection(*map(set, recorded)))[-FILMED:]
+    parts = [parts_by_number(own, common) for own in recorded]
+    steps = typical_steps(recorded, parts, common, list(figures["ranks"].values()))
     if not steps or not overlap(recorded, steps[0]):
         return None
-    parts = [parts_by_number(own, common) for own in recorded]
     waits = []
     for wait in waits_of(parts, recorded, common):
         if wait.step in steps:
@@ -153,42 +152,41 @@ def is_regular(step: Filmed) -> bool:
     return step.n > WARM_UP and not phases & IRREGULAR
 
 
-def typical_steps(recorded: list[dict], common: list[int], medians: list[dict]) -> list[int]:
+def typical_steps(
+    recorded: list[dict], parts: list[dict], common: list[int], medians: list[dict]
+) -> list[int]:
     """The consecutive regular steps that are nearest to the medians of the ranks.
 
     The last steps alone may be unusual: other programs of the machine disturb some of them.
     """
-    regular = []
+    far = {}  # {number of a regular step: how far it is from the medians}
     for n in common:
         if all(is_regular(own[n]) for own in recorded):
-            regular.append(n)
+            far[n] = distance(parts, n, medians)
     for count in range(SHOWN, 0, -1):
         choices = []
-        for first in regular:
+        for first in far:
             numbers = list(range(first, first + count))
-            if set(numbers) <= set(regular):
+            if far.keys() >= set(numbers):
                 choices.append(numbers)
         if choices:
-            return min(choices, key=lambda numbers: distance(recorded, numbers, medians))
+            return min(choices, key=lambda numbers: max(far[n] for n in numbers))
     return []
 
 
-def distance(recorded: list[dict], numbers: list[int], medians: list[dict]) -> float:
-    """How far, in milliseconds, the phases of the worst of these steps are from their medians."""
-    far = []
-    for n in numbers:
-        total = 0.0
-        for own, row in zip(recorded, medians):
-            sums = phases_of(own[n])
-            total += sum(abs(sums[name] - row[name]) for name in (*PHASES, "no core"))
-        far.append(total)
-    return max(far)
+def distance(parts: list[dict], n: int, medians: list[dict]) -> float:
+    """How far, in milliseconds, the phases of a step are from their medians, on all ranks."""
+    total = 0.0
+    for own, row in zip(parts, medians):
+        sums = phases_of(own[n])
+        total += sum(abs(sums[name] - row[name]) for name in (*PHASES, "no core"))
+    return total
 
 
-def phases_of(step: Filmed) -> Counter:
-    """The milliseconds of each phase, as in the table of `speed`."""
+def phases_of(parts: list[Part]) -> Counter:
+    """The milliseconds of each phase of a step, as in the table of `speed`."""
     sums: Counter = Counter()
-    for part in parts_of(step):
+    for part in parts:
         sums[part.phase] += 1000 * (part.end - part.begin - part.no_core)
         sums["no core"] += 1000 * part.no_core
     return sums

@@ -43,7 +43,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .events import Filmed, Laps, Loaded, Looks, Moment, Reducer
+from .events import FILMED, Filmed, Laps, Loaded, Looks, Moment, Reducer
 from .note import (
     EVERY_STATE,
     PROCESS,
@@ -62,7 +62,6 @@ from .watch_collectives import COLLECTIVES
 
 PAUSE_OF_LOOKS = 0.05  # seconds: the thread that looks takes the interpreter from the script
 TOGETHER = 100  # steps that are written down together
-FILMED = 20  # of the last steps of these each lap is written down, for a film
 IN_EVALUATION = ("data", "forward", "search")  # are a part of it while a model is evaluated
 
 

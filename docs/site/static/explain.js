@@ -511,9 +511,11 @@ const Explain = (() => {
     const ofFile = numbersOfName(path.replaceAll("\\", "/"));
     const raws = whole.split("\n");
     if (raws.at(-1) === "") raws.pop();
-    const [tasks, hosts, ranks] = labelsOf(raws.slice(0, 400));
+    const firstLines = raws.slice(0, 400);
+    const [tasks, hosts, ranks] = labelsOf(firstLines);
     if (ranks.size > 1) delete ofFile.rank; // the number in the name is something else
-    const ranksOfLocals = localsOf(raws);
+    const labelled = firstLines.some((line) => line.includes("[default"));
+    const ranksOfLocals = labelled ? localsOf(raws) : new Map();
     let time = null;
     for (const [index, raw] of raws.entries())
       for (const text of partsOf(raw)) {
@@ -554,9 +556,7 @@ const Explain = (() => {
   /** The ranks of torchrun's labels, which count within the node, from lines that have both. */
   function localsOf(lines) {
     const found = new Map();
-    const first = lines.slice(0, 400).findIndex((line) => line.includes("[default"));
-    if (first < 0) return found;
-    for (const line of lines.slice(first + 1)) {
+    for (const line of lines) {
       const match = line.startsWith("[") && LOCAL_AND_RANK.exec(line);
       if (match && !found.has(match[1])) found.set(match[1], Number(match[2]));
     }
