@@ -344,6 +344,9 @@ def sure_of(found):
         return "the message is known, and no single rank is to blame; the reason is the usual one"
     if not found.ranks:
         return "the message is known; which rank was first is not in this log"
+    known = "line" if rule is OUTCOMES["exception"] else "message"
+    if len(found.ranks) > 1:
+        return f"the {known}, yes; several ranks raised it, so its reason may be what they share"
     if rule is OUTCOMES["exception"]:
         return "the rank and the line, yes; the reason is in the script"
     return "the rank and the message, yes; the reason is the usual one of this message"

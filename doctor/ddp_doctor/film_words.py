@@ -125,8 +125,8 @@ def sentences_of(pace: Pace, waits: list[Wait], figures: dict, steps: list[int])
         where = place(one["at"]) if ":" in one["at"] else ""
         if one["key"] == "straggler" and where and is_said(where, said):
             continue  # the ranks that wait for it have named it
-        cost = f"{one['ms']:.1f} ms of a step ({share:.0%}), {one['seen']}"
-        yield f"In the whole run: {cost}, at {where}." if where else f"In the whole run: {cost}."
+        cost = f"{one['ms']:.1f} ms of a step ({share:.0%}): {one['seen']}"
+        yield f"In the whole run, {where}, costs {cost}." if where else f"In the whole run, {cost}."
 
 
 def is_said(where: str, sentences: list[str]) -> bool:

@@ -11,6 +11,11 @@ from .pace import PAUSE, WORK
 FEW_BYTES = 2**20  # of gradients: an all-reduce of fewer costs latency, mostly
 LEAST_MS = 1.0  # what costs less in a step is not named
 LEAST_SHARE = 0.02  # of a step
+SPENT_ON = {
+    "evaluation": "on evaluation",
+    "saving": "on saving",
+    "own": "in the script's own code",
+}
 
 
 def cost(key, at, seconds, seen):
@@ -23,7 +28,7 @@ def slow_data(run):
     seconds = pace.least(lambda step: step.phases["data"])
     if seconds > 0.1 * pace.step:
         at, share = pace.hot(["data"])
-        seen = f"all ranks wait for their batch, {share:.0%} of it here"
+        seen = f"all ranks wait for their batch, {share:.0%} of the time in this line"
         yield cost("slow-data", at, seconds, seen)
 
 
@@ -160,8 +165,9 @@ def next_to_training(pace, key, phases, seconds, most, why=""):
     training = pace.zero.training
     if seconds > most * training:
         at, _ = pace.hot(phases)
-        where = "between epochs" if phases == PAUSE else f"in {phases[0]}"
-        seen = f"{seconds:.1f} s in all {where}, next to {training:.1f} s of training{why}"
+        where = "between epochs" if phases == PAUSE else SPENT_ON[phases[0]]
+        who = "rank 0" if key == "rank-0-works-alone" else "the run"
+        seen = f"{who} spent {seconds:.1f} s {where}, and {training:.1f} s on training{why}"
         yield cost(key, at, seconds / len(pace.zero.steps), seen)
 
 

@@ -1255,6 +1255,9 @@ const Explain = (() => {
     if (rule.role === "setup")
       return "the message is known, and no single rank is to blame; the reason is the usual one";
     if (!(found.ranks ?? []).length) return "the message is known; which rank was first is not in this log";
+    const known = rule === OUTCOMES.exception ? "line" : "message";
+    if (found.ranks.length > 1)
+      return `the ${known}, yes; several ranks raised it, so its reason may be what they share`;
     if (rule === OUTCOMES.exception) return "the rank and the line, yes; the reason is in the script";
     return "the rank and the message, yes; the reason is the usual one of this message";
   }
