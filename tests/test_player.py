@@ -249,7 +249,7 @@ def test_it_moves_by_itself_unless_the_reader_wants_no_motion(browser, folder):
 
 
 def test_the_picture_of_shared_links_is_the_film_next_to_it(browser, folder, tmp_path):
-    """step.svg is a film (`doctor speed --film`). Sites that show a link need it as step.png.
+    """step.svg is a film (`doctor speed --film`) without its caption. Shared links need a step.png.
 
     If the film has to change: commit the picture that this test takes, but look at it first.
     """
