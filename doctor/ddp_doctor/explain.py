@@ -311,15 +311,16 @@ def sentences_of(found, values):
     if found.ranks and len(found.ranks) > 1 and rule.role == "cause":
         meaning += " It is the same on all of these ranks, so no single rank is special."
     line = found.event.line if found.event else None
-    if line and had_ended(found.log, line.file, line.position):
+    ended = line and had_ended(found.log, line.file, line.position)
+    if ended and rule is not OUTCOMES["after_the_end"]:
         meaning += " A line before it says that the training had ended, so its results are there."
     missing = found.event and found.event.rule.role == "waited" and rule.role == "waited"
     if rule not in ABOUT_MISSING and not (missing and found.ranks):
         return meaning, advice
-    last = found.log.last_words.get(found.ranks[0]) or found.log.last_words.get(None)
+    last = last_words_of(found)
     if last is None:
         return meaning, advice
-    if found.ranks[0] not in found.log.last_words:
+    if last is found.log.last_words.get(None):
         meaning += (
             f" Perhaps this was its last line, which names no rank: "
             f'"{short(last.text, 100)}" ({last.file}:{last.number}).'
@@ -329,6 +330,14 @@ def sentences_of(found, values):
             did = capital(activity["meaning"].format_map(values))
             return f"{meaning} {did}", activity["next"]
     return meaning, advice
+
+
+def last_words_of(found):
+    """What the first of the missing ranks that printed something printed last."""
+    for rank in [*found.ranks, None]:
+        if rank in found.log.last_words:
+            return found.log.last_words[rank]
+    return None
 
 
 def sure_of(found):

@@ -184,6 +184,8 @@ def from_events(log, events, weight):
     rule = first.rule
     if rule.role == "setup":
         return Decision(rule, None, first)
+    if rule.ranks == "none" and rule.role == "killed":
+        return Decision(rule, None, first)  # the scheduler ended all of them
     same = [event for event in strongest if event.rule.title == rule.title]
     if rule is OUTCOMES["exception"]:
         same = [event for event in same if event.where == first.where]

@@ -10,6 +10,8 @@ from .explain_match import FACTS, OUTCOMES, RULES, WEIGHTS, Rule, best_first, fa
 FAILURES = tuple(WEIGHTS)
 
 
+# Out of memory: "(GPU 2; 23.69 GiB total capacity" or "GPU 2 has a total capacity of".
+FULL_GPU = re.compile(r"\bGPU ([1-9]\d?)(?:;| has a total)", re.ASCII)
 RAY_PROCESS = re.compile(r"\(pid=(\d+), ip=", re.ASCII)
 
 
@@ -142,6 +144,10 @@ def name_rank(log, event):
         event.rank = log.ranks_of_pids[pid]
     elif event.rank is None and event.line.device is not None and len(log.nccl_hosts) == 1:
         event.rank = event.line.device
+    elif event.rank is None and not log.ranks_are_named and log.per_node == 1:
+        # On one machine the rank is the number of its GPU, unless each rank sees one GPU only.
+        full = FULL_GPU.search(event.line.text)
+        event.rank = int(full[1]) if full else None
     if event.rank is not None:
         log.ranks.add(event.rank)
 

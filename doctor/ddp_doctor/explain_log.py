@@ -23,14 +23,17 @@ LIBRARY = re.compile(RULES["library_files"], re.ASCII)
 HARMLESS = re.compile(RULES["harmless"], re.ASCII)
 CHAIN = re.compile(RULES["chained_tracebacks"], re.ASCII)
 TRACEBACK = "Traceback (most recent call last)"
-FRAME = re.compile(r'^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
+FRAME = re.compile(r'^\s*(?:[|>]\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?')
 STACK_LINE = re.compile(r"^\s*#\d+ \S+ from (\S+):(\d+)")
 # The library's own place in front of a message, such as [/pytorch/third_party/gloo/pair.cc:534].
 SOURCE_PLACE = re.compile(r"\[\S*/\S+\.(?:cc|cpp):\d+\] ")
 HEADER = re.compile(r"[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 CLOCK = re.compile(r"(?<![\[<:\d])(\d\d):(\d\d):(\d\d)\b", re.ASCII)
 NUMBERED = re.compile(r" *\d{1,4}: ")
-HOST_LABEL = re.compile(r"(?!\d+:)([\w.-]*\d[\w.-]*): ", re.ASCII)
+HOST_LABEL = re.compile(r"(?!\d+:)([\w.-]*[\d-][\w.-]*): ", re.ASCII)
+# In front of each line of a container: what `kubectl logs --prefix --timestamps` adds.
+POD_LABEL = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ", re.ASCII)
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ", re.ASCII)
 LABEL_OF_RANK = re.compile(r"\[[Rr]ank ?(\d+)", re.ASCII)
 LOCAL_AND_RANK = re.compile(r"\[default(\d+)\]: ?\[rank(\d+)\]:", re.ASCII)
 REPORTED_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: \d+\)")
@@ -459,7 +462,7 @@ def lines_of(path, name):
     """The lines of one file, with what is known of each."""
     of_file = numbers_of_name(str(path).replace("\\", "/"))
     with open_text(path) as opened:
-        first_lines = list(islice(opened, 400))
+        first_lines = [of_container(line)[0] for line in islice(opened, 400)]
     tasks, hosts, ranks = labels_of(first_lines)
     if len(ranks) > 1:
         of_file.pop("rank", None)  # the number in the name is something else
@@ -468,16 +471,29 @@ def lines_of(path, name):
     time = None
     with open_text(path) as opened:
         for count, raw in enumerate(opened, 1):
+            raw, pod, stamp = of_container(raw)
             for text in parts_of(raw):
-                line = Line(name, count, 0, text, node=of_file.get("node"))
+                line = Line(name, count, 0, text, node=of_file.get("node"), label=pod)
                 take_prefixes(line, tasks, hosts, ranks_of_locals)
                 if line.rank is None:
                     line.rank = of_file.get("rank")
                 clock = CLOCK.search(line.text) if ":" in line.text else None
+                clock = clock or stamp
                 if clock:
                     time = int(clock[1]) * 3600 + int(clock[2]) * 60 + int(clock[3])
                 line.time = time
                 yield line
+
+
+def of_container(raw):
+    """-> the line without what `kubectl logs` has put in front, the pod's name, the time"""
+    pod = POD_LABEL.match(raw) if raw.startswith("[pod/") else None
+    if pod:
+        raw = raw[pod.end() :]
+    stamp = STAMP.match(raw) if raw.startswith("2") else None
+    if stamp:
+        raw = raw[stamp.end() :]
+    return raw, pod[1] if pod else None, stamp
 
 
 def open_text(path):

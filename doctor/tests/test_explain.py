@@ -25,6 +25,7 @@ NOT_YET = {
     "v15-fewer-gpus-on-resume": "the ranks that raise are named, though all raise alike",
     "x06-old-driver-on-one-node": "the driver is named, and the ranks of its node are not",
     "z08-driver-of-2021": "the message of the consequence is taken for the cause",
+    "y07-wandb-hangs-at-the-end": "after the end of the run no rank is named",
     "v16-pod-over-its-limit": "a pod's name does not say which rank it is",
 }
 
@@ -47,7 +48,7 @@ def test_ranks_line_and_nothing_wrong(name):
 
 def test_most_explanations_say_all_that_they_should():
     verdicts = [judge_logs.judge(LOGS, case)[0] for case in CASES.values()]
-    assert verdicts.count("right") >= 90 and verdicts.count("wrong") <= len(NOT_YET), verdicts
+    assert verdicts.count("right") >= 105 and verdicts.count("wrong") <= len(NOT_YET), verdicts
 
 
 def test_the_exit_code_and_the_json(tmp_path):

@@ -159,15 +159,20 @@ const Explain = (() => {
   // Blanks of web pages, and the mark of a file's encoding.
   const ODD_BLANKS = /[\u00a0\u2007\u202f\ufeff]/g;
   const TRACEBACK = "Traceback (most recent call last)";
-  const FRAME = /^\s*(?:\|\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?/;
+  const FRAME = /^\s*(?:[|>]\s*)?File "([^"]+)", line (\d+)(?:, in (\S+))?/;
   const STACK_LINE = /^\s*#\d+ \S+ from (\S+):(\d+)/;
   const SOURCE_PLACE = /\[\S*\/\S+\.(?:cc|cpp):\d+\] /g;
   const HEADER = /^[EWI]\d{4} \d\d:\d\d:\d\d\.\d+ /;
   const CLOCK = /(?<![[<:\d])(\d\d):(\d\d):(\d\d)\b/;
   const NUMBERED = /^ *\d{1,4}: /;
-  const HOST_LABEL = /^(?!\d+:)([\w.-]*\d[\w.-]*): /;
+  const HOST_LABEL = /^(?!\d+:)([\w.-]*[\d-][\w.-]*): /;
+  // In front of each line of a container: what `kubectl logs --prefix --timestamps` adds.
+  const POD_LABEL = /^\[pod\/([\w.-]+)\/[\w.-]+\] /;
+  const STAMP = /^\d{4}-\d\d-\d\dT(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) /;
   const LABEL_OF_RANK = /^\[[Rr]ank ?(\d+)/;
   const LOCAL_AND_RANK = /^\[default(\d+)\]: ?\[rank(\d+)\]:/;
+  // Out of memory: "(GPU 2; 23.69 GiB total capacity" or "GPU 2 has a total capacity of".
+  const FULL_GPU = /\bGPU ([1-9]\d?)(?:;| has a total)/;
   const RAY_PROCESS = /\(pid=(\d+), ip=/g;
   const REPORTED_RANK = /^\s*rank\s*: (\d+) \(local_rank: \d+\)/;
   const REPORTED_CODE = /^\s*exitcode\s*: (-?\d+)\s+\(pid: (\d+)\)/;
@@ -511,23 +516,34 @@ const Explain = (() => {
     const ofFile = numbersOfName(path.replaceAll("\\", "/"));
     const raws = whole.split("\n");
     if (raws.at(-1) === "") raws.pop();
-    const firstLines = raws.slice(0, 400);
+    const firstLines = raws.slice(0, 400).map((raw) => ofContainer(raw)[0]);
     const [tasks, hosts, ranks] = labelsOf(firstLines);
     if (ranks.size > 1) delete ofFile.rank; // the number in the name is something else
     const labelled = firstLines.some((line) => line.includes("[default"));
     const ranksOfLocals = labelled ? localsOf(raws) : new Map();
     let time = null;
-    for (const [index, raw] of raws.entries())
+    for (const [index, printed] of raws.entries()) {
+      const [raw, pod, stamp] = ofContainer(printed);
       for (const text of partsOf(raw)) {
         const line = { file: name, number: index + 1, position: 0, text, rank: null, task: null };
-        Object.assign(line, { node: ofFile.node ?? null, label: null, host: null, device: null, pid: null });
+        Object.assign(line, { node: ofFile.node ?? null, label: pod, host: null, device: null, pid: null });
         takePrefixes(line, tasks, hosts, ranksOfLocals);
         line.rank ??= ofFile.rank ?? null;
-        const clock = line.text.includes(":") && CLOCK.exec(line.text);
+        const clock = (line.text.includes(":") && CLOCK.exec(line.text)) || stamp;
         if (clock) time = Number(clock[1]) * 3600 + Number(clock[2]) * 60 + Number(clock[3]);
         line.time = time;
         yield line;
       }
+    }
+  }
+
+  /** [the line without what `kubectl logs` has put in front, the pod's name, the time] */
+  function ofContainer(raw) {
+    const pod = POD_LABEL.exec(raw);
+    if (pod) raw = raw.slice(pod[0].length);
+    const stamp = STAMP.exec(raw);
+    if (stamp) raw = raw.slice(stamp[0].length);
+    return [raw, pod ? pod[1] : null, stamp];
   }
 
   /** A progress bar overwrites its line. Only its last state is of interest, and other words. */
@@ -682,6 +698,9 @@ const Explain = (() => {
     if (event.rank === null && log.ranksOfPids.has(pid)) event.rank = log.ranksOfPids.get(pid);
     else if (event.rank === null && event.line.device !== null && log.ncclHosts.size === 1)
       event.rank = event.line.device;
+    else if (event.rank === null && !log.ranksAreNamed && log.perNode === 1)
+      // On one machine the rank is the number of its GPU, unless each rank sees one GPU only.
+      event.rank = number(FULL_GPU.exec(event.line.text)?.[1], null);
     if (event.rank !== null) log.ranks.add(event.rank);
   }
 
@@ -833,6 +852,8 @@ const Explain = (() => {
     const one = first(strongest, (a, b) => time(a) - time(b) || a.line.position - b.line.position);
     const rule = one.rule;
     if (rule.role === "setup") return decision(rule, null, one);
+    // The scheduler ended all of them.
+    if (rule.ranks === "none" && rule.role === "killed") return decision(rule, null, one);
     let same = strongest.filter((event) => event.rule.title === rule.title);
     if (rule === OUTCOMES.exception) same = same.filter((event) => event.where === one.where);
     const concerned = ranksOfKind(log, rule);
@@ -1233,13 +1254,16 @@ const Explain = (() => {
     if (several && rule.role === "cause")
       meaning += " It is the same on all of these ranks, so no single rank is special.";
     const line = found.event?.line;
-    if (line && hadEnded(log, line.file, line.position))
+    const ended = line && hadEnded(log, line.file, line.position);
+    if (ended && rule !== OUTCOMES.after_the_end)
       meaning += " A line before it says that the training had ended, so its results are there.";
     const missing = found.event?.rule.role === "waited" && rule.role === "waited" && (found.ranks ?? []).length;
     if (!MISSING.some((one) => OUTCOMES[one] === rule) && !missing) return [meaning, advice];
-    const last = log.lastWords.get(found.ranks[0]) ?? log.lastWords.get(null);
-    if (!last) return [meaning, advice];
-    if (!log.lastWords.has(found.ranks[0]))
+    // What the first of the missing ranks that printed something printed last.
+    const heard = [...found.ranks, null].find((rank) => log.lastWords.has(rank));
+    if (heard === undefined) return [meaning, advice];
+    const last = log.lastWords.get(heard);
+    if (heard === null)
       meaning += ` Perhaps this was its last line, which names no rank: "${short(last.text, 100)}" (${last.file}:${last.number}).`;
     for (const activity of RULES.activities)
       if (regex(activity.pattern, "").test(last.text))
