@@ -115,14 +115,15 @@ def film_of(pace: Pace, figures: dict, command: list[str]) -> Film | None:
             bars += bars_of_step(n, parts[position][n], own, pace, position)
             spans[n] = span_of(recorded[position][n])
         lanes.append(Lane(rank.number, tuple(bars), spans))
+    longest = {n: longest_of([own[n] for own in recorded]) for n in steps}
     return Film(
         title=title_of(pace, waits, figures, steps),
         lanes=tuple(lanes),
         steps=tuple(steps),
         begin=min(lane.bars[0].begin for lane in lanes),
         end=max(lane.bars[-1].end for lane in lanes),
-        sentences=tuple(sentences_of(pace, waits, figures, steps)),
-        about=tuple(about(figures, command, steps, common)),
+        sentences=tuple(sentences_of(pace, waits, figures, longest)),
+        about=tuple(about(figures, command, longest, common)),
     )
 
 
@@ -139,6 +140,11 @@ def parts_by_number(recorded: dict[int, Filmed], numbers: list[int]) -> dict[int
 
 def span_of(step: Filmed) -> tuple[float, float]:
     return step.begun, step.laps[-1][2]
+
+
+def longest_of(steps: list[Filmed]) -> float:
+    """The seconds of this step on the rank on which it took longest."""
+    return max(end - begin for begin, end in map(span_of, steps))
 
 
 def overlap(recorded: list[dict], step: int) -> bool:

@@ -19,7 +19,7 @@ WAIT = "wait"
 KINDS = (WAIT, *COLORS)
 LEGEND = {
     WAIT: "waits for a slower rank",
-    "exposed": "exposed: DDP averages gradients",
+    "exposed": "DDP averages gradients",
     "collective": "collective of the script",
     "no core": "no core was free",
     "own": "own: the script's other lines",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import mean
 
 from . import __version__
 from .film_waits import CERTAIN, LATE, Wait
@@ -108,14 +109,20 @@ def ranks_in_words(pace: Pace, positions: list[int]) -> str:
 # ------------------------------------------------------------------ the sentences
 
 
-def sentences_of(pace: Pace, waits: list[Wait], figures: dict, steps: list[int]) -> Iterator[str]:
-    """Who waited for whom, and then what costs most in the whole run."""
+def sentences_of(
+    pace: Pace, waits: list[Wait], figures: dict, spans: dict[int, float]
+) -> Iterator[str]:
+    """Who waited for whom, and then what costs most in the whole run.
+
+    `spans` has the length in seconds of each shown step.
+    """
+    steps = list(spans)
     said = []
     # What takes less is not worth a sentence.
     least = max(LEAST_MS, LEAST_SHARE * figures["step"]) / 1000
     for group in groups_of(waits)[:MOST]:
         if group.seconds / len(steps) >= least:
-            said.append(sentence_of(pace, group, steps))
+            said.append(sentence_of(pace, group, steps, spans))
     if not said and len(pace.ranks) > 1:
         long = f"for {1000 * least:.1f} ms or longer"
         said.append(f"On average of these steps, no rank waited for another one {long}.")
@@ -133,7 +140,7 @@ def is_said(where: str, sentences: list[str]) -> bool:
     return any(where in sentence for sentence in sentences)
 
 
-def sentence_of(pace: Pace, group: Group, steps: list[int]) -> str:
+def sentence_of(pace: Pace, group: Group, steps: list[int], spans: dict[int, float]) -> str:
     """Who waited how long for whom, and where that one was."""
     count = len(group.steps)
     each = [1000 * group.of_rank(rank) / count for rank in group.ranks]
@@ -143,13 +150,20 @@ def sentence_of(pace: Pace, group: Group, steps: list[int]) -> str:
         long = f"{min(each):.1f} to {max(each):.1f} ms"
     who = ranks_in_words(pace, group.ranks).capitalize()
     other = pace.ranks[group.waits_for].number
-    if len(steps) == 1:
-        often = "in this step"
+    whole = 1000 * mean(spans[n] for n in group.steps)
+    share = f"{max(each) / whole:.0%} of the {whole:.1f} ms of a step"
+    if count == 1:
+        often = f"in step {min(group.steps)}"
     elif count == len(steps):
         often = f"the average of these {count} steps"
     else:
-        often = f"the average of {count} of these {len(steps)} steps"
-    return f"{who} waited {long} for rank {other}, {cause_of(pace, group)} ({often})."
+        often = f"the average of steps {listed(group.steps)}"
+    cause = cause_of(pace, group)
+    return f"{who} waited {long} for rank {other} ({share}), {cause} ({often})."
+
+
+def listed(steps: set[int]) -> str:
+    return " and ".join(str(n) for n in sorted(steps))
 
 
 def cause_of(pace: Pace, group: Group) -> str:
@@ -162,9 +176,9 @@ def cause_of(pace: Pace, group: Group) -> str:
         return f"which was delayed by several things, {' and '.join(parts)}"
     more = causes[group.phase]
     if group.phase == "no core":
-        return f"which had no core for {more:.1f} ms more"
+        return f"which had no core for {more:.1f} ms longer"
     if group.phase == LATE:
-        return f"which had left the exchange before this one {more:.1f} ms later"
+        return f"which came out of the exchange before this one {more:.1f} ms later"
     phase = IN_WORDS.get(group.phase, group.phase)
     at, share = pace.hot([group.phase], group.waits_for, others=True)
     if share >= CERTAIN:
@@ -198,7 +212,11 @@ def line_of_file(name: str, number: int) -> str:
 # ------------------------------------------------------------------ what was run, and where
 
 
-def about(figures: dict, command: list[str], steps: list[int], among: list[int]) -> Iterator[str]:
+def about(
+    figures: dict, command: list[str], spans: dict[int, float], among: list[int]
+) -> Iterator[str]:
+    """`spans` has the length in seconds of each shown step, and `among` the recorded steps."""
+    steps = list(spans)
     yield f"Command: {shlex.join(command)}"
     threads = figures.get("threads", "?")
     each = "1 thread" if threads == 1 else f"{threads} threads"
@@ -206,10 +224,11 @@ def about(figures: dict, command: list[str], steps: list[int], among: list[int])
     cores = f"{figures.get('cores', '?')} cores of {processor()}"
     yield f"Machine: {number_of_ranks(figures)} with {each} each {device}, {cores}"
     yield f"Versions: {versions()}; {date.today().isoformat()}"
+    lengths = ", ".join(f"{1000 * seconds:.1f}" for seconds in spans.values())
     if len(steps) == 1:
-        shown = f"step {steps[0]}"
+        shown = f"step {steps[0]}, which took {lengths} ms"
     else:
-        shown = f"steps {steps[0]} to {steps[-1]}"
+        shown = f"steps {steps[0]} to {steps[-1]}, which took {lengths} ms"
     medians = f"the medians of the run ({figures['step']:.1f} ms per step)"
     chosen = f"Of the steps {among[0]} to {among[-1]}, they are nearest to {medians}"
     yield f"Shown: {shown}. {chosen}. All widths are measured times."

@@ -102,7 +102,8 @@ def test_a_wait_is_named_with_its_cause_and_line(slow_rank):
     made = film_of(slow_rank)
     assert made.title == "2 ranks, 107.0 ms per step: rank 0 waits for rank 1"
     assert made.sentences == (
-        "Rank 0 waited 50.0 ms for rank 1, which was in `time.sleep(0.05)`, line 4 of t.py: "
+        "Rank 0 waited 50.0 ms for rank 1 (47% of the 107.0 ms of a step), "
+        "which was in `time.sleep(0.05)`, line 4 of t.py: "
         "its own code took 50.0 ms longer (the average of these 3 steps).",
     )
     assert made.lanes[0].bars[3].label == "waits for rank 1"
@@ -122,15 +123,15 @@ def test_ranks_that_wait_for_the_same_one_are_said_together():
     made = film_of(run_of(always(*FAST), always(*SLOW), always(*late)))
     assert made.title.endswith("ranks 0 and 2 wait for rank 1")
     assert len(made.sentences) == 1
-    assert made.sentences[0].startswith("Ranks 0 and 2 waited 48.0 to 50.0 ms for rank 1, which")
+    assert made.sentences[0].startswith("Ranks 0 and 2 waited 48.0 to 50.0 ms for rank 1 (")
 
 
 def test_without_a_line_the_phase_is_named():
     fast = [("own", 1), ("forward", 20), ("backward", 30), ("exposed", 32)]
     slow = [("own", 1), ("forward", 20), ("backward", 60), ("exposed", 2)]
     made = film_of(run_of(always(*fast), always(*slow)))
-    expected = "Rank 0 waited 30.0 ms for rank 1, for which its backward pass took 30.0 ms longer"
-    assert made.sentences[0].startswith(expected)
+    expected = "(35% of the 86.0 ms of a step), for which its backward pass took 30.0 ms longer"
+    assert made.sentences[0].startswith(f"Rank 0 waited 30.0 ms for rank 1 {expected}")
 
 
 def test_several_causes_are_said_together():
@@ -147,7 +148,7 @@ def test_time_without_a_core_is_drawn_and_is_the_cause():
     made = film_of(run_of(always(*fast), always(*slow)))
     assert ("no core", 20) in lengths(made, 1, made.steps[0])
     assert ("forward", 20) in lengths(made, 1, made.steps[0])
-    assert "which had no core for 20.0 ms more" in made.sentences[0]
+    assert "which had no core for 20.0 ms longer" in made.sentences[0]
 
 
 def test_who_leaves_a_wait_late_is_said_to_be_late():
@@ -158,7 +159,7 @@ def test_who_leaves_a_wait_late_is_said_to_be_late():
     slow += [[*work, ("exposed", 22), *LAST]]
     slow += [[*work, ("exposed", 12), *LAST]] * 18
     made = film_of(run_of(fast, slow))
-    assert "left the exchange before this one 10.0 ms later" in made.sentences[0]
+    assert "out of the exchange before this one 10.0 ms later" in made.sentences[0]
 
 
 def test_calls_of_one_line_meet_and_others_are_not_compared():
