@@ -188,12 +188,12 @@ def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
 def print_learnt(exercise: Exercise) -> None:
     """After "done": what to keep of it, two right ways to compare with one's own, the next one."""
     console.print(f"\n{escape(exercise.hints[1])}", style="bold")
-    console.print("\nOur way:")
+    console.print("\nOur solution:")
     given = exercise.given.splitlines()
     ours = exercise.solution.splitlines()
     print_diff(difflib.unified_diff(given, ours, n=2, lineterm=""))
     name, *lines = exercise.diff.with_suffix(".other.diff").read_text().splitlines()
-    console.print(f"Another way, compared with ours: {escape(name)}")
+    console.print(f"\nAnother right solution: {escape(name)}. Compared with our solution:")
     print_diff(lines)
     following = next_open()
     if following:
@@ -219,7 +219,9 @@ def print_list() -> int:
         name = f"[cyan]{exercise.name:<24}[/]"
         console.print(exercise.number, mark, name, escape(exercise.title), soft_wrap=True)
     done = sum(state[exercise.name]["done"] for exercise in exercises)
-    console.print(f"\n{done} of {len(exercises)} done; the next: python exercises/check.py")
+    console.print(
+        f"\n{done} of {len(exercises)} done. Check the next one: python exercises/check.py"
+    )
     return 0
 
 
@@ -243,8 +245,8 @@ def reset(exercise: Exercise) -> int:
     except OSError as error:
         console.print(f"the file cannot be written: {error}")
         return 1
-    yours = f"; yours is {kept.name}" if found else ""
-    console.print(f"{exercise.file.name} is as it was given{yours}")
+    yours = f" Your version is kept as {kept.name}." if found else ""
+    console.print(f"{exercise.file.name} is as it was given.{yours}")
     return 0
 
 
@@ -258,7 +260,7 @@ def keep_watching(exercise: Exercise | None) -> int:
             exercise = next_open()
             continue
         name = exercise.file.relative_to(HERE.parent)
-        console.print(f"watching {name}; Ctrl-C ends", style="dim")
+        console.print(f"watching {name}. Ctrl-C ends the checker.", style="dim")
         while saved(exercise) in (before, None):
             time.sleep(0.2)
     return print_list()
@@ -293,22 +295,39 @@ def remember(exercise: Exercise, **values) -> None:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("exercise", nargs="?", help="number, name or path; otherwise the next one")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="list all, with what is done")
-    what.add_argument("--all", action="store_true", help="check all")
-    what.add_argument("--watch", action="store_true", help="check again on every save")
-    what.add_argument("--hint", action="store_true", help="the next of three hints")
-    what.add_argument("--reset", action="store_true", help="the file as it was")
-    what.add_argument(
-        "--class", dest="folder", type=Path, help="check a folder with a folder for each student"
+    parser.add_argument(
+        "exercise",
+        nargs="?",
+        help="number, name or path of an exercise; otherwise the first that is not done",
     )
-    parser.add_argument("--json", type=Path, help="with --all or --class: write points to a file")
-    parser.add_argument("--only", help="with --all or --class: some exercises, such as 01,05,07")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--list", action="store_true", help="list all exercises, and which of them are done"
+    )
+    what.add_argument("--all", action="store_true", help="check all exercises")
+    what.add_argument(
+        "--watch", action="store_true", help="check the file again whenever it is saved"
+    )
+    what.add_argument("--hint", action="store_true", help="show the next of three hints")
+    what.add_argument(
+        "--reset", action="store_true", help="restore the file; your version is saved next to it"
+    )
+    what.add_argument(
+        "--class",
+        dest="folder",
+        type=Path,
+        help="check a folder that has a folder for each student",
+    )
+    parser.add_argument(
+        "--json", type=Path, help="with --all or --class: write the points to a file"
+    )
+    parser.add_argument(
+        "--only", help="with --all or --class: only some exercises, such as 01,05,07"
+    )
     args = parser.parse_args()
     of_all = args.all or args.list or args.folder
     if args.exercise and of_all:
-        parser.error("--all, --list and --class are about all of them: leave the number out")
+        parser.error("--all, --list and --class are about all exercises, so leave the number out")
     if (args.json or args.only) and not (args.all or args.folder):
         parser.error("--json and --only belong to --all or --class")
     if args.folder and not args.folder.is_dir():
@@ -316,7 +335,9 @@ def parse_args() -> argparse.Namespace:
     if args.exercise:
         args.exercise = find(args.exercise, parser)
     elif args.reset:
-        parser.error("which one? Give its number: python exercises/check.py 01 --reset")
+        parser.error(
+            "--reset needs the number of an exercise: python exercises/check.py 01 --reset"
+        )
     if args.only:
         args.only = [find(word, parser) for word in args.only.split(",")]
     else:
@@ -332,7 +353,7 @@ def find(word: str, parser: argparse.ArgumentParser) -> Exercise:
     for exercise in all_exercises():
         if stem in (exercise.number, exercise.file.stem, exercise.name):
             return exercise
-    parser.error(f"there is no exercise {word}: --list shows them")
+    parser.error(f"there is no exercise {word}: --list shows all exercises")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def kind_of(wrong: str) -> str:
     text = lines[0].split("different from our solution: ")[-1].split("different from DDP: ")[-1]
     text = re.sub(r"^On \d+ ranks: ", "", text)
     text = re.sub(r"\d[\d,.]*", "N", text)
-    text = re.sub(r": N[N ]*; N with our solution$", "", text)
+    text = re.sub(r": N[^:;]*; N with our solution$", "", text)
     return text[:100]
 
 

@@ -36,7 +36,7 @@ def check_cell(line, cell):
     """%%check NUMBER"""
     exercise = find(line)
     if exercise is None:
-        print(f"there is no exercise {line!r}: %%check 01 to %%check 26")
+        print(f"there is no exercise {line!r}: write a number from 01 to 26")
         return
     try:
         text, offset = put_in(exercise.given, cell)

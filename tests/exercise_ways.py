@@ -35,7 +35,7 @@ WRONG["02"] = {
     "in train mode": ({"    model.eval()\n": ""}, "the accuracy"),
     "every rank tests everything": (
         {SHARD: "range(len(dataset))", RESULT: f"{RESULT} / dist.get_world_size()"},
-        "images that a rank tests: 11, 11; 6 with our solution",
+        "images that a rank tests: 11 on rank 0, 11 on rank 1; 6 with our solution",
     ),
 }
 
@@ -53,7 +53,7 @@ GATHER = """    each = [None] * dist.get_world_size()
 GIVEN["04"] = "what step 1 adds to the weights"
 WRONG["04"] = {
     "another loss than the model's": ({"net.loss(": "F.mse_loss("}, "what step 1 adds"),
-    "all data on every rank": ({DDP: GATHER + DDP}, "each rank: 48, 48; 24 with our solution"),
+    "all data on every rank": ({DDP: GATHER + DDP}, "each rank: 48 on rank 0, 48 on rank 1; 24"),
 }
 
 LOADER = "batch_size=batch_size // dist.get_world_size(), sampler=sampler"
@@ -67,7 +67,7 @@ WRONG["05"] = {
     ),
     "every rank takes all images": (
         {SAMPLER: "", LOADER: "batch_size=batch_size"},
-        "the rows given to the model of each rank: 24, 24; 12 with our solution",
+        "the rows given to the model of each rank: 24 on rank 0, 24 on rank 1; 12",
     ),
 }
 
@@ -128,16 +128,16 @@ WRONG["07"] = {
 }
 
 SEED = "torch.Generator().manual_seed(seed)"
-GIVEN["08"] = "images that are validated and trained on"
+GIVEN["08"] = "images on which one rank validates and another rank trains"
 WRONG["08"] = {
     "the global generator, with one seed": (
         {SEED: "torch.manual_seed(seed)"},
-        "random numbers afterwards as without the split",
+        "the same random numbers afterwards as without the split",
     ),
-    "no seed": ({SEED: "torch.Generator().manual_seed(0)"}, "another split for another seed"),
+    "no seed": ({SEED: "torch.Generator().manual_seed(0)"}, "different splits for different seeds"),
     "Python's generator, with one seed": (
         {SEED: "torch.Generator().manual_seed(seed)\n    __import__('random').seed(seed)"},
-        "random numbers afterwards as without the split",
+        "the same random numbers afterwards as without the split",
     ),
 }
 
@@ -165,7 +165,7 @@ WRONG["09"] = {
     ),
     "rank 0 of all nodes": (
         {'os.environ["LOCAL_RANK"]': 'os.environ["RANK"]'},
-        "failed in line 26: return path.read_bytes()",
+        "failed in line 30: return path.read_bytes()",
     ),
     "until something is there": (
         {BARRIER: "    while not path.exists():\n        time.sleep(0.1)\n"},
@@ -178,13 +178,15 @@ EVERY = """for step, (x, y) in enumerate(loader):
             if step % 5 == 4:
                 dist.barrier()
 """
-GIVEN["10"] = "collectives that are added if an epoch has 5 times as many steps: 24, 24; 0 with"
+GIVEN["10"] = (
+    "if an epoch has 5 times as many steps: 24 on rank 0, 24 on rank 1; 0 with our solution"
+)
 WRONG["10"] = {
     "the last batch counts as four images, too": (
         {"loss.item() * len(y)": "loss.item() * 4"},
         "what train returns (18 images)",
     ),
-    "in every fifth step": ({LOOP: EVERY}, "5 times as many steps: 6, 6; 0 with our solution"),
+    "in every fifth step": ({LOOP: EVERY}, "5 times as many steps: 6 on rank 0, 6 on rank 1; 0"),
 }
 
 GIVEN["11"] = "what totals returns"
@@ -197,7 +199,7 @@ WRONG["11"] = {
 }
 
 FLAG = (
-    "            dist.all_reduce(finite, op=dist.ReduceOp.MIN)  # now all ranks take the same way\n"
+    "            dist.all_reduce(finite, op=dist.ReduceOp.MIN)  # now all ranks decide the same\n"
 )
 LEAVE = """            if finite == 0:
                 continue  # a broken image must not destroy the weights
@@ -215,7 +217,7 @@ WRONG["12"] = {
     "no step is left out": ({FLAG + LEAVE: ""}, "with nan or infinity in a batch of rank 1"),
 }
 
-JOIN = "        with Join([ddp_model]):  # answers for a rank that has no batch left\n"
+JOIN = "        with Join([ddp_model]):  # answers for ranks without a batch\n"
 LOOP = "            for x, y in batches:\n"
 BODY = """                loss = F.mse_loss(ddp_model(x), y)
                 optimizer.zero_grad()
@@ -281,7 +283,7 @@ GIVEN["15"] = "2 micro-batches, k=2: different from our solution: what step 1 ad
 WRONG["15"] = {
     "no_sync for the backward pass only": (
         {WITH + FORWARD: FORWARD[4:] + WITH},
-        "how often all gradients are sent: 2, 2; 1 with our solution",
+        "how often all gradients are sent: 2 on rank 0, 2 on rank 1; 1 with",
     ),
     "each micro-batch averaged by all_gather": (
         {
@@ -290,13 +292,13 @@ WRONG["15"] = {
             BACKWARD: BACKWARD + EACH,
             DDP: "    for p in model.parameters():\n        dist.broadcast(p.data, src=0)\n",
         },
-        "how often all gradients are sent: 2, 2; 1 with our solution",
+        "how often all gradients are sent: 2 on rank 0, 2 on rank 1; 1 with",
     ),
 }
 
 SEND = "        dist.broadcast(buffer, src=0)\n"
 WEIGHTS = SEND + "    for p in model.parameters():\n        dist.broadcast(p.data, src=0)\n"
-GIVEN["16"] = "is the loss of the model in the file returned\n  rank 0: no, train returns"
+GIVEN["16"] = "does train return the loss of the model in the file\n  rank 0: no, train returns"
 WRONG["16"] = {
     "trained alone, then rank 0's weights": (
         {"F.mse_loss(ddp_model(x), y)": "F.mse_loss(model(x), y)", SEND: WEIGHTS},
@@ -304,7 +306,7 @@ WRONG["16"] = {
     ),
     "other statistics": (
         {SEND: "        buffer.fill_(1)\n"},
-        "statistics in the file that are those of the batches",
+        "the statistics in the file come from the batches",
     ),
 }
 
@@ -316,7 +318,7 @@ GIVEN["17"] = (
 WRONG["17"] = {
     "parameters that may be unused, nothing else": (
         {
-            f"            ddp_model = {DDP})  # it notes again what needs gradients\n": "",
+            f"            ddp_model = {DDP})  # DDP notes again what needs gradients\n": "",
             f"    ddp_model = {DDP})\n    opt": f"    ddp_model = {DDP}, {UNUSED})\n    opt",
         },
         "what step 2 adds",
@@ -324,9 +326,7 @@ WRONG["17"] = {
     "never frozen": ({"    model.body.requires_grad_(False)\n": ""}, "what step 1 adds"),
 }
 
-UNSCALE = (
-    "        scaler.unscale_(optimizer)  # clip the gradients, not 65,536 times the gradients\n"
-)
+UNSCALE = "        scaler.unscale_(optimizer)  # or clipping would see 65,536 times the gradients\n"
 BROADCAST = """    ddp_model = model
     for parameter in model.parameters():
         dist.broadcast(parameter.data, src=0)
@@ -341,15 +341,13 @@ WRONG["18"] = {
         {"    ddp_model = DistributedDataParallel(model)\n": BROADCAST, UNSCALE: UNSCALE + AVERAGE},
         "what step 2 adds to the weights",
     ),
-    "no scaler": ({'GradScaler("cpu")': 'GradScaler("cpu", enabled=False)'}, "a scaled loss"),
+    "no scaler": ({'GradScaler("cpu")': 'GradScaler("cpu", enabled=False)'}, "the loss is scaled"),
 }
 
-STRIP = (
-    '    consume_prefix_in_state_dict_if_present(state, "module.")  # the names that DDP gives\n'
-)
+STRIP = '    consume_prefix_in_state_dict_if_present(state, "module.")  # DDP adds this prefix\n'
 STRICT = "    model.load_state_dict(state)\n"
 ALWAYS = "    state = {name[len('module.') :]: value for name, value in state.items()}\n"
-GIVEN["19"] = "saved from the DDP model, changed: nothing: different from our solution"
+GIVEN["19"] = "with a file saved from the DDP model (unchanged): different from our solution"
 EXIT = """    if state.keys() != model.state_dict().keys():
         raise SystemExit("the file does not fit")
 """
@@ -363,15 +361,15 @@ RIGHT["19"] = {
 WRONG["19"] = {
     "not strict": (
         {STRICT: "    model.load_state_dict(state, strict=False)\n"},
-        "changed: a weight is missing: different from our solution: an error is raised",
+        "(a weight is missing): different from our solution: an error is raised",
     ),
     "seven letters of every name": (
         {STRIP: ALWAYS},
-        "saved from the model in it, changed: nothing: different from our solution: an error",
+        "saved from the bare model (unchanged): different from our solution: an error",
     ),
     "only what fits by chance": (
         {STRICT: "    if set(state) & set(model.state_dict()):\n    " + STRICT},
-        "changed: all names are others: different from our solution: an error is raised",
+        "(all names differ): different from our solution: an error is raised",
     ),
 }
 
@@ -392,15 +390,15 @@ RETURN = "    return {name: weight.full_tensor() for name, weight in model.state
 AFTER = f"""    weights = {{name: weight.clone() for name, weight in model.state_dict().items()}}
 {SHARD}    return weights
 """
-GIVEN["21"] = "different from our solution: 0.weight"
+GIVEN["21"] = "different from our solution: the returned 0.weight"
 WRONG["21"] = {
     "the loss times the number of ranks": (
         {"F.mse_loss(model(x), y)": "F.mse_loss(model(x), y) * dist.get_world_size()"},
-        "max_norm=3.0: different from our solution: 0.weight",
+        "max_norm=3.0: different from our solution: the returned 0.weight",
     ),
     "sharded after the last step": (
         {SHARD: "", CLIP: AVERAGE + CLIP, RETURN: AFTER},
-        "a sharded model in all steps",
+        "the model is sharded in all steps",
     ),
 }
 
@@ -412,7 +410,7 @@ OTHERS = """        for parameter in self.parameters[:-1]:
             parameter.grad /= dist.get_world_size()
             dist.all_reduce(parameter.grad)
 """
-DOC = '        """Called in the backward pass, as soon as .grad is there."""\n'
+DOC = '        """PyTorch calls this in the backward pass when parameter.grad is complete."""\n'
 EMPTY = "        self.works = []\n"
 GIVEN["22"] = "began after the whole backward pass"
 WRONG["22"] = {
@@ -441,7 +439,7 @@ RIGHT["22"] = {
 }
 
 IF = "        if sum(p.nbytes for p in [*self.bucket, parameter]) > self.cap_bytes:\n"
-GIVEN["23"] = "made 12 calls in a step, where 3 are enough"
+GIVEN["23"] = "made 12 calls in a step, where 3 calls are enough"
 WRONG["23"] = {
     "one call for all": ({IF: "        if not parameter.nbytes:\n"}, "began after the whole"),
     "four tensors, whatever cap_bytes is": (
@@ -478,7 +476,7 @@ WRONG["24"] = {
     ),
 }
 
-START = "    chunks = tensor.view(-1).tensor_split(world_size)  # some may be empty\n"
+START = "    chunks = tensor.view(-1).tensor_split(world_size)  # some chunks may be empty\n"
 TO_ALL = """    others = [other for other in range(world_size) if other != rank]
     mine = tensor.clone()
     sending = [dist.isend(mine, other) for other in others]
@@ -563,7 +561,10 @@ RIGHT["26"] = {
     }
 }
 WRONG["26"] = {
-    "an all-reduce, of which a part is used": ({SCATTER: ALL}, "bytes in a step; it was 13,056"),
+    "an all-reduce, of which a part is used": (
+        {SCATTER: ALL},
+        "bytes in a step; an all-reduce of each gradient sends 13,056",
+    ),
     "the others do not get it": ({GATHER: ""}, "what step 1 adds to the weights"),
     "an Adam of one's own, with the whole state": (
         {

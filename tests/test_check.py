@@ -209,7 +209,7 @@ def test_hints_come_one_by_one(typed):
     ("words", "message"),
     [
         (["99"], "there is no exercise 99"),
-        (["--reset"], "which one?"),
+        (["--reset"], "needs the number of an exercise"),
         (["01", "--all"], "leave the number out"),
     ],
 )

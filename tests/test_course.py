@@ -125,7 +125,10 @@ def test_points_of_all_with_their_reasons(typed, monkeypatch, tmp_path):
             "it fails: ZeroDivisionError",
         ),
         ("Python cannot read line 7: '(' was never closed", "Python cannot read it"),
-        ("images that a rank tests: 11, 11; 6 with our solution", "images that a rank tests"),
+        (
+            "images that a rank tests: 11 on rank 0, 11 on rank 1; 6 with our solution",
+            "images that a rank tests",
+        ),
         ("rank 0 made 12 calls in a step, where 3", "rank N made N calls in a step, where N"),
     ],
 )

@@ -24,25 +24,26 @@ LEVELS = {
 }
 HEAD = """# Exercises: 26 small programs to fix or to write
 
-Each cell has a function with one mistake, or one to write. Run the cell: `%%check` runs it on two
-and three real ranks (processes) and prints what they did. Change the function until the verdict is
-*done*. You need no GPU and no data.
+Each cell has a function with a mistake that you fix, or a function that you write. Run the cell:
+`%%check` runs the function on two and on three real ranks (processes) and prints what they did.
+Change the function until the verdict is *done*. You need no GPU and no data. The
+[glossary](../../docs/glossary.md) explains words such as *shard*, *collective* and *bare model*.
 
-**Run this cell first.** If PyTorch is there, as on Kaggle and Colab, it takes a few seconds.
-Otherwise it installs PyTorch, which is a download of several hundred megabytes and takes some
-minutes. Put in the address from which you got this repository. In a clone the cell only changes
-the folder.
+**Run the following cell first.** If PyTorch is installed, as on Kaggle and Colab, the cell takes a
+few seconds. Otherwise it installs PyTorch, which is a download of several hundred megabytes and
+takes some minutes. If you opened this notebook without the rest of the repository, set `ADDRESS` to
+the address from which `git` can clone the repository. In a clone, the cell only changes the folder.
 
 ```{code-cell}
 import os
 import subprocess
 from importlib.util import find_spec
 
-ADDRESS = ""  # of this repository
+ADDRESS = ""  # the address of this repository
 if os.path.isdir("../exercises"):
     os.chdir("..")
 elif not os.path.isdir("exercises"):
-    assert ADDRESS, "put in the address of this repository"
+    assert ADDRESS, "set ADDRESS to the address of this repository"
     subprocess.run(["git", "clone", "--depth", "1", ADDRESS, "clone"], check=True)
     os.chdir("clone")
 needed = ("torch", "torchvision", "psutil", "rich", "tabulate", "tqdm")
@@ -53,17 +54,18 @@ if missing:
 %load_ext exercises.magic
 ```
 
-- The first `%%check` takes ten to thirty seconds, because the ranks import PyTorch. Later ones
-  take two to ten.
-- `%hint 07` in a cell of its own prints the next of three hints.
-- A cell stands in for the definitions of the same names in the file of the exercise. The title
-  links to that file. It shows what is imported, and it has a small program that shows the symptom.
-  You may import more in the cell.
-- If the verdict names a line, it is counted in the cell, and `%%check` is line 1.
-- After *done*, the checker prints what the exercise teaches, our solution and another one.
-- This notebook was not run on Kaggle or Colab. On two CPU cores with PyTorch, where the other
-  packages were missing, it took eight seconds to clone and install, and 26 seconds to the first
-  *done*.
+- The first `%%check` takes ten to thirty seconds, because the ranks import PyTorch. A later
+  `%%check` takes two to ten seconds.
+- `%hint 07` in a cell of its own prints the next of three hints for exercise 07.
+- The title of an exercise links to its file. The checker puts your cell into this file, in place of
+  the function or class of the same name. The file shows what is imported, and its last part is a
+  small program that shows the symptom. You may import more in the cell.
+- If the verdict names a line, the lines of the cell are counted, and `%%check` is line 1.
+- After *done*, the checker prints what the exercise teaches, our solution, and a second right
+  solution.
+- This notebook was not run on Kaggle or Colab. It was run on two CPU cores, with PyTorch installed
+  and the other packages missing. Cloning and installing took eight seconds, and the first *done*
+  came after 26 seconds.
 """
 
 

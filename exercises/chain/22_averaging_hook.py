@@ -1,13 +1,15 @@
 """Average gradients with hooks, as DDP does
 
-This is the first step of the chain. The file has the naive average: after the backward pass it
-starts one all_reduce for each gradient, and the ranks only wait. Start each call during the
-backward pass, as soon as its gradient is there. Then `step` need not average. Do not use DDP.
+In exercises 22, 23, 24 and 26 you write what DDP does, part by part. This is the first part. In
+this file, the gradients are averaged in the simplest way: after the backward pass, `step` starts
+one all_reduce for each gradient, and all ranks wait for it. Start the all_reduce of each gradient
+during the backward pass instead, as soon as the gradient is complete. Then `step` no longer
+averages. Do not use DDP.
 
-The number to reach: the checker's model has 6 layers with 12 gradients. The calls for all layers
-but the first one must begin before the backward pass has computed the first layer's gradients.
+What the checker measures: its model has 6 layers, which have 12 gradients. The calls for layers 2
+to 6 must begin before the backward pass has computed the gradients of layer 1.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 22_averaging_hook  # draws it
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 22_averaging_hook  # draws a step
 python exercises/check.py 22                                                        # is it right?
 """
 
@@ -18,8 +20,9 @@ import torch.distributed as dist
 class Parallel:
     """Trains rank 0's model on all ranks.
 
-    A parameter may be frozen, and a layer may be used twice in a step. A step uses all parameters
-    that are not frozen, and none of them has more than cap_bytes.
+    A parameter may be frozen (it requires no gradient), and a layer may be used twice in a step.
+    Each step uses all parameters that are not frozen. `cap_bytes` is the largest size of a bucket
+    in bytes (see the text of exercise 23). No parameter is larger than a bucket.
     """
 
     def __init__(self, model, lr, cap_bytes):
@@ -29,7 +32,7 @@ class Parallel:
         self.optimizer = torch.optim.Adam(self.parameters, lr=lr)
 
     def step(self):
-        """After a backward pass: update the parameters by the average of the ranks' gradients."""
+        """Update the parameters after a backward pass, by the average of the ranks' gradients."""
         for parameter in self.parameters:
             parameter.grad /= dist.get_world_size()
             dist.all_reduce(parameter.grad)

@@ -1,13 +1,13 @@
 """Overlap communication with the backward pass
 
-This is the third step of the chain. It is our file of 23; you may copy yours over it. Each call
-begins during the backward pass, but the backward pass waits for its end. Let both run at once.
-Start no thread.
+This is the third part, after exercise 23. The file is our solution of 23, and you may copy your own
+over it. Each call begins during the backward pass, but then the backward pass stops until the call
+has ended. Let the calls and the backward pass run at the same time. Do not start a thread.
 
-The number to reach: the calls take some milliseconds on the checker's simulated link. The step must
-wait for less than half of them (exposed communication).
+What the checker measures: on its simulated network, the calls of a step take some milliseconds. The
+step may wait for less than half of this time. This waiting time is called exposed communication.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 24_overlap  # draws it
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 24_overlap  # draws a step
 python exercises/check.py 24                                                 # is it right?
 """
 
@@ -18,8 +18,9 @@ import torch.distributed as dist
 class Parallel:
     """Trains rank 0's model on all ranks.
 
-    A parameter may be frozen, and a layer may be used twice in a step. A step uses all parameters
-    that are not frozen, and none of them has more than cap_bytes.
+    A parameter may be frozen (it requires no gradient), and a layer may be used twice in a step.
+    Each step uses all parameters that are not frozen. `cap_bytes` is the largest size of a bucket
+    in bytes (see the text of exercise 23). No parameter is larger than a bucket.
     """
 
     def __init__(self, model, lr, cap_bytes):
@@ -33,13 +34,13 @@ class Parallel:
         self.bucket = []
 
     def ready(self, parameter):
-        """Called in the backward pass, as soon as .grad is there."""
+        """PyTorch calls this in the backward pass when parameter.grad is complete."""
         if sum(p.nbytes for p in [*self.bucket, parameter]) > self.cap_bytes:
             self.reduce()
         self.bucket.append(parameter)
 
     def reduce(self):
-        """Average the gradients of the bucket that is open, and open a new one."""
+        """Average the gradients of the open bucket, and open a new bucket."""
         flat = torch.cat([p.grad.flatten() for p in self.bucket]) / dist.get_world_size()
         dist.all_reduce(flat)
         for p, part in zip(self.bucket, flat.split([p.numel() for p in self.bucket])):
@@ -47,7 +48,7 @@ class Parallel:
         self.bucket = []
 
     def step(self):
-        """After a backward pass: update the parameters by the average of the ranks' gradients."""
+        """Update the parameters after a backward pass, by the average of the ranks' gradients."""
         self.reduce()  # the last bucket
         self.optimizer.step()
         self.optimizer.zero_grad()

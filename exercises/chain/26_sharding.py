@@ -1,16 +1,18 @@
 """ZeRO-2: shard gradients and optimizer state, by reduce-scatter
 
-This is the last step of the chain. It is our file of 24; you may copy yours over it. Each rank
-makes the same Adam step for all parameters, and keeps the same two numbers for each of them. Let
-each rank update only one N-th of every bucket: use reduce-scatter in place of all-reduce, and
-all-gather after the step. Free a gradient when its bucket has left.
+This is the last part, after exercise 24. The file is our solution of 24, and you may copy your own
+over it. So far, every rank makes the same Adam step for all parameters, and keeps the same state of
+Adam, which has two numbers for each number in a parameter. Now let each of N ranks update only one
+N-th of every bucket. Use reduce-scatter in place of all-reduce, and all-gather after the step. Free
+a gradient as soon as its bucket is sent.
 
-The numbers to reach, in bytes: let P be those of all gradients together. Each of N ranks sends no
-more than before. Besides the parameters it holds at most P / N of gradients and one bucket at the
-end of the backward pass, and at most 4 P / N between two steps. Adam's state is 2 P / N of these.
-The tensors of a call count until you have waited for it.
+What the checker measures: let P be the size of all gradients in bytes. Each of N ranks must send no
+more bytes than before. Parameters are not counted in what a rank holds. At the end of the backward
+pass, a rank may hold P / N bytes of gradients and one bucket. Between two steps it may hold 4 P / N
+bytes, of which Adam's state takes 2 P / N. The tensors of a call count until you have waited for
+the call.
 
-torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 26_sharding  # draws it
+torchrun --standalone --nproc-per-node 2 exercises/chain/play.py 26_sharding  # draws a step
 python exercises/check.py 26                                                  # is it right?
 """
 
@@ -21,8 +23,9 @@ import torch.distributed as dist
 class Parallel:
     """Trains rank 0's model on all ranks.
 
-    A parameter may be frozen, and a layer may be used twice in a step. A step uses all parameters
-    that are not frozen, and none of them has more than cap_bytes.
+    A parameter may be frozen (it requires no gradient), and a layer may be used twice in a step.
+    Each step uses all parameters that are not frozen. `cap_bytes` is the largest size of a bucket
+    in bytes (see the text of exercise 23). No parameter is larger than a bucket.
     """
 
     def __init__(self, model, lr, cap_bytes):
@@ -37,20 +40,20 @@ class Parallel:
         self.started = []
 
     def ready(self, parameter):
-        """Called in the backward pass, as soon as .grad is there."""
+        """PyTorch calls this in the backward pass when parameter.grad is complete."""
         if sum(p.nbytes for p in [*self.bucket, parameter]) > self.cap_bytes:
             self.reduce()
         self.bucket.append(parameter)
 
     def reduce(self):
-        """Average the gradients of the bucket that is open, and open a new one."""
+        """Average the gradients of the open bucket, and open a new bucket."""
         flat = torch.cat([p.grad.flatten() for p in self.bucket]) / dist.get_world_size()
         work = dist.all_reduce(flat, async_op=True)
         self.started.append((work, flat, self.bucket))
         self.bucket = []
 
     def step(self):
-        """After a backward pass: update the parameters by the average of the ranks' gradients."""
+        """Update the parameters after a backward pass, by the average of the ranks' gradients."""
         self.reduce()  # the last bucket
         for work, flat, bucket in self.started:
             work.wait()

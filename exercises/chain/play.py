@@ -1,8 +1,8 @@
-"""Trains the checker's model on all ranks with `Parallel` of the file that is named, and draws it.
+"""Train the checker's model on all ranks with the class `Parallel` of a file, and draw a step.
 
-The picture shows the last step on a simulated clock, next to DDP: when the backward pass has
-computed a layer, when each call was started and when the link carried it, and how many bytes of
-gradients the rank held. No time is measured, so the picture is the same on every machine.
+The picture shows the last step on a simulated clock, and the same step with DDP below it. It shows
+when each call was started, when the simulated network carried the bytes of the call, and how many
+bytes of gradients the rank held. No time is measured, so the picture is the same on every machine.
 """
 
 import importlib
@@ -27,6 +27,7 @@ def main(module):
         draw("yours", seen)
         draw_memory(seen)
         draw("DDP, with buckets for two layers", seen["ddp"])
+        print("\n#: the link carries the call, .: the call waits for the link, ~: the step waits")
         print(f"\n{chain.figures(seen)}")
     dist.barrier()
     dist.destroy_process_group()
@@ -49,11 +50,11 @@ def draw(title, step):
 
 def draw_memory(step):
     """A bar for each layer: the bytes of gradients when the backward pass has reached it."""
-    print("bytes of gradients that the rank holds, as the backward pass goes on:")
+    print("bytes of gradients that rank 0 holds during the backward pass:")
     most = max(size for _, size in step["gradient bytes"])
     for ms, size in step["gradient bytes"]:
         bar = "#" * round(40 * size / max(most, 1))
-        print(f"{f'after {ms:.1f} ms of it':<{LABEL}}{bar} {size:,}")
+        print(f"{f'after {ms:.1f} ms':<{LABEL}}{bar} {size:,}")
 
 
 def scale(end):

@@ -31,7 +31,9 @@ def facts(found):
             if set(of_epoch(rank, a, each)) == set(of_epoch(rank, b, each)):
                 again.append(f"rank {number} in epochs {a} and {b}")
     return {
-        f"images that each rank trains on in {EPOCHS} epochs": [len(r["seen"]) for r in found],
+        f"number of images that each rank trains on in {EPOCHS} epochs": [
+            len(r["seen"]) for r in found
+        ],
         "images that no rank sees, in each epoch": missing,
         "the same images in two epochs": again[:3],
     }

@@ -64,7 +64,7 @@ def facts(found):
     shapes = [values.shape for values in noise]
     steps = EPOCHS * len(SEEDS) * len(found)
     result = {
-        "one step with its own x in each epoch": shapes == [SIZE] * steps,
+        "one step per epoch, with the whole x": shapes == [SIZE] * steps,
         "a standard deviation of the noise of 0.1": all(0.7 < v.std() < 1.3 for v in noise),
     }
     for what, words in DRAWN.items():
@@ -76,7 +76,7 @@ def facts(found):
             repeats.append(all(equal[1]))
             others.append(any(equal[2] + equal[3] + equal[4]))
         result[f"{words} again with the same seed, by rank"] = repeats
-        result[f"{words} with another seed, by rank"] = others
+        result[f"{words} with a different seed, by rank"] = others
     return result
 
 

@@ -49,11 +49,13 @@ def facts(found, size, count):
     return {
         "each image in one of the two parts": parts == [[*range(size)]] * len(parts),
         "images to validate on": [len(one["validation"]) for one in every],
-        "images that are validated and trained on": both(found),
-        "another split for another seed": len(set(splits)) == len(set(SEEDS)),
+        "images on which one rank validates and another rank trains": both(found),
+        "different splits for different seeds": len(set(splits)) == len(set(SEEDS)),
         "the same split for the same seed": splits[0] == splits[2],
-        "neighbours only": first[-1:] == [last],
-        "random numbers afterwards as without the split": all(one["left"] for one in every),
+        "all images to validate on are neighbours": first[-1:] == [last],
+        "the same random numbers afterwards as without the split": all(
+            one["left"] for one in every
+        ),
     }
 
 
@@ -64,5 +66,5 @@ def both(found):
         for one, another in zip(rank, other):
             images = set(one["validation"]) & set(another["training"])
             if images:
-                lines.append(f"images {sorted(images)} of rank {a}, rank {b} trains on them")
+                lines.append(f"rank {a} validates and rank {b} trains on {sorted(images)}")
     return lines[:2]

@@ -16,7 +16,11 @@ from exercises.checks.ranks import seconds_used
 
 WORLD_SIZES = (2, 4)
 ON_A_NODE = 2
-CASES = ((0, "all come together"), (1, "rank 0 comes first"), (2, "the file is there"))
+CASES = (
+    (0, "all ranks come at the same time"),
+    (1, "rank 0 comes first"),
+    (2, "the file is already there"),
+)
 CASE = "when {1}: "
 CONTENT = bytes(range(200))
 STILL = 0.5  # seconds without processor time: the rank waits

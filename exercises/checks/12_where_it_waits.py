@@ -13,8 +13,8 @@ CASES = (
     ("in no batch", {}),
     ("in a batch of rank 1", {(1, 1): math.nan}),
     ("in two batches of rank 0", {(0, 2): math.inf, (0, 5): math.nan}),
-    ("in the last batch of both", {(0, 7): math.nan, (1, 7): math.nan}),
-    ("in batches of both, one after the other", {(0, 3): math.nan, (1, 4): math.nan}),
+    ("in the last batch of ranks 0 and 1", {(0, 7): math.nan, (1, 7): math.nan}),
+    ("in a batch of rank 0 and in the next batch of rank 1", {(0, 3): math.nan, (1, 4): math.nan}),
 )
 CASE = "with nan or infinity {}: "
 

@@ -41,9 +41,9 @@ def observe(mine):
         same = f"no, train returns {shown(returned, 6)} and the loss is {shown(loss, 6)}"
     found = watch.facts()
     found["the weights in the file"] = parameters(saved)
-    fact = "statistics in the file that are those of the batches"
+    fact = "the statistics in the file come from the batches"
     found[fact] = gathered(saved[1], everyone)
-    found["is the loss of the model in the file returned"] = same
+    found["does train return the loss of the model in the file"] = same
     return found
 
 

@@ -32,4 +32,4 @@ def observe(mine):
 
     watch.model.register_forward_hook(listen)
     mine.train(watch.model, x, y, MAX_NORM, STEPS)
-    return {"a scaled loss": min(scales, default=1) >= 2} | watch.facts()
+    return {"the loss is scaled": min(scales, default=1) >= 2} | watch.facts()

@@ -6,15 +6,15 @@ import torch.distributed as dist
 from exercises.checks.common import batchnorm_model
 
 CASES = (
-    ("the DDP model", "module.", "nothing"),
-    ("the model in it", "", "nothing"),
+    ("the DDP model", "module.", "unchanged"),
+    ("the bare model", "", "unchanged"),
     ("the DDP model", "module.", "a weight is missing"),
-    ("the model in it", "", "a weight is missing"),
+    ("the bare model", "", "a weight is missing"),
     ("the DDP model", "module.", "a weight is left over"),
-    ("the model in it", "", "a weight is left over"),
-    ("the DDP model", "module.", "all names are others"),
+    ("the bare model", "", "a weight is left over"),
+    ("the DDP model", "module.", "all names differ"),
 )
-CASE = "a file saved from {0}, changed: {2}: "
+CASE = "with a file saved from {0} ({2}): "
 
 
 def observe(mine, _, prefix, change):
@@ -28,7 +28,7 @@ def observe(mine, _, prefix, change):
         del names[f"{prefix}0.weight"]
     if change == "a weight is left over":
         names[f"{prefix}3.weight"] = torch.ones(1)
-    if change == "all names are others":
+    if change == "all names differ":
         names = {f"encoder.{name}": value for name, value in names.items()}
     path = f"of_rank_{rank}.pt"
     torch.save(names, path)
@@ -38,7 +38,7 @@ def observe(mine, _, prefix, change):
     except (Exception, SystemExit):  # any: the exercise does not say which
         return {"an error is raised": True}
     found = {"an error is raised": False}
-    if change == "nothing":
+    if change == "unchanged":
         for name, value in model.state_dict().items():
             found[f"{name} of the loaded model"] = value
     return found

@@ -27,8 +27,8 @@ def observe(mine, max_norm):
     noting.remove()
     whole = {}
     for name, weight in weights.items():
-        whole[name] = "a shard" if isinstance(weight, DTensor) else weight
-    whole["a sharded model in all steps"] = kinds == {DTensor}
+        whole[f"the returned {name}"] = "a shard" if isinstance(weight, DTensor) else weight
+    whole["the model is sharded in all steps"] = kinds == {DTensor}
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, squares)
     whole[f"{NOTE}norms"] = [sum(of_step) ** 0.5 for of_step in zip(*everyone)]

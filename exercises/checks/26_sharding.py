@@ -18,14 +18,14 @@ def judge(ranks):
     holds = 4 * chain.TOTAL / count + PADDING
     for number, rank in enumerate(ranks):
         if rank["sent"] > sends:
-            before = f"{sends - PADDING:,.0f} before (each gradient once, by all-reduce)"
-            return f"rank {number} sends {rank['sent']:,.0f} bytes in a step; it was {before}"
+            least = f"an all-reduce of each gradient sends {sends - PADDING:,.0f}"
+            return f"rank {number} sends {rank['sent']:,.0f} bytes in a step; {least}"
         _, held = rank["gradient bytes"][-1]
         if held > gradients:
             return (
                 f"rank {number} holds {held:,} bytes of gradients at the end of the backward pass; "
-                f"its shard and one bucket have {gradients - PADDING:,.0f}. Free a gradient when "
-                "its bucket leaves, and wait for one call before you start the next one"
+                f"its shard and one bucket have {gradients - PADDING:,.0f} bytes. Free a gradient "
+                "when its bucket is sent, and wait for one call before you start the next one"
             )
         if rank["held"] > holds:
             return (

@@ -264,7 +264,10 @@ def judge(ranks):
     for number, rank in enumerate(ranks):  # before the weights, which may be right by luck
         late = len(rank["calls"]) - rank["waited"]
         if late:
-            return f"rank {number} never waits for {late} of its calls: nothing says they are done"
+            return (
+                f"rank {number} never waits for {late} of its calls, so it cannot know whether "
+                "they have ended"
+            )
     wrong = judge_weights(ranks)
     if wrong:
         return wrong
@@ -272,12 +275,12 @@ def judge(ranks):
         if sum(size for _, size in rank["calls"]) < TOTAL:
             return (
                 f"rank {number} has given its calls less than the {TOTAL:,} bytes of its gradients "
-                "(only calls of public functions of torch.distributed are seen)"
+                "(the checker sees only calls of public functions of torch.distributed)"
             )
         if min(rank["begun"]) >= rank["computed"]:
             return (
                 f"the weights are right, but the first call of rank {number} began after the whole "
-                "backward pass: some gradients were there long before"
+                "backward pass, although some gradients were complete long before"
             )
     return None
 
@@ -324,8 +327,8 @@ def judge_each(ranks):
             count = len(rank["calls"])
             return (
                 f"rank {number}: {len(early)} of {count} calls begin before the backward pass has "
-                f"reached the first layer. They have {sum(early):,} bytes; gradients of "
-                f"{wanted:,} are there by then"
+                f"reached the first layer. These calls have {sum(early):,} bytes, but gradients of "
+                f"{wanted:,} bytes are complete by then"
             )
     return None
 
@@ -338,7 +341,7 @@ def judge_calls(ranks, cap):
         if max(sizes) > cap:
             return f"rank {number} gave a call {max(sizes):,} bytes; cap_bytes is {cap:,}"
         if len(sizes) > most:
-            enough = f"{most} are enough (cap_bytes is {cap:,})"
+            enough = f"{most} calls are enough (cap_bytes is {cap:,})"
             return f"rank {number} made {len(sizes)} calls in a step, where {enough}"
     return None
 
@@ -353,13 +356,16 @@ def judge_exposed(ranks):
 
 def figures(rank, *_):
     """Of the last step of rank 0, next to DDP with buckets of the same size."""
-    lines = ["a step   calls  bytes sent  first call    exposed   gradients   between steps"]
+    lines = ["step  calls  bytes sent  first call  exposed  gradients  between steps"]
     for name, step in (("yours", rank), ("DDP", rank["ddp"])):
         first = min(step["begun"], default=0)
         lines.append(
-            f"{name:<7} {len(step['calls']):>6} {step['sent']:>11,.0f} {first:>8.1f} ms "
-            f"{step['exposed']:>7.1f} ms {step['gradient bytes'][-1][1]:>11,} {step['held']:>15,}"
+            f"{name:<5}{len(step['calls']):>6}{step['sent']:>12,.0f}{first:>9.1f} ms"
+            f"{step['exposed']:>6.1f} ms{step['gradient bytes'][-1][1]:>11,}{step['held']:>15,}"
         )
-    lines.append("gradients: bytes that came in the backward pass and are held at its end")
-    lines.append("between steps: bytes besides the parameters; DDP's gradients are in its buckets")
+    lines.append("first call: how long the backward pass had run when the call began")
+    lines.append("exposed: how long the step waited for its calls")
+    lines.append("gradients: bytes that the backward pass has added, when it ends")
+    lines.append("between steps: bytes that the rank holds besides the parameters")
+    lines.append("DDP has its gradients in buckets, which it also keeps between steps.")
     return "\n".join(lines)

@@ -38,7 +38,10 @@ def compared(file: Path, ours: Path, check: Path) -> tuple[str | None, str]:
                 wanted = ranks.run(ours, check, world_size, seed)
                 failed = ranks.failure(wanted)
                 if failed:
-                    return f"our solution fails on this machine, so nothing is said: {failed}", ""
+                    return (
+                        f"our solution fails on this machine, so your file is not judged: {failed}",
+                        "",
+                    )
             try:
                 if hasattr(module, "figures"):
                     figures = module.figures(*seen[0].values)
@@ -85,7 +88,7 @@ def differs(yours: list[dict], ours: list[dict], whose: str = "our solution") ->
                 wanted.append(other[fact])
         if fact.endswith(MOST):
             if max(found) > max(wanted):
-                each = ", ".join(map(shown, found))
+                each = ", ".join(on_each_rank(found))
                 return f"{fact.removesuffix(MOST)}: {each}; {shown(max(wanted))} with {whose}"
         elif not all(map(alike, found, wanted)):
             return f"different from {whose}: {fact}{in_words(found, wanted, whose)}"
@@ -108,6 +111,13 @@ def in_words(found: list, wanted: list, whose: str) -> str:
         text += f"\n  {name}: {shown(value, count)}"
     right = dict.fromkeys(shown(value, count) for value in wanted)  # each text once
     return f"{text}\n  {whose}: {', '.join(right)}{apart}"
+
+
+def on_each_rank(found: list) -> list[str]:
+    """A count of each rank with the number of the rank; a count of all ranks stands alone."""
+    if len(found) == 1:
+        return [shown(found[0])]
+    return [f"{shown(value)} on rank {number}" for number, value in enumerate(found)]
 
 
 def same_shape(values: list) -> bool:

@@ -4,7 +4,7 @@ Nothing fails, and the loss falls. But every epoch has the same batches in the s
 images were not shuffled. In each epoch, all images must be split between the ranks in a new random
 way, so that each image goes to exactly one rank. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/01_same_order.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/01_same_order.py  # the symptom
 python exercises/check.py 01                                             # is it fixed?
 """
 
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def train(model, dataset, epochs):
-    """Train the model on this rank's shard of the data set, 4 images per step."""
+    """Train the model on this rank's shard (its part) of the data set, 4 images per step."""
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler)
     ddp_model = DistributedDataParallel(model)

@@ -1,12 +1,12 @@
 """DDP: accuracy above 100 %
 
-The model is right on all 11 images, and the test says 109.09 %. With a model that makes mistakes,
-the figure is also wrong, by less, and it changes with the number of ranks. Neither a division by
-the number of tested images nor the mean of the ranks' accuracies helps. Every rank must return the
-accuracy that one process finds. No rank may test more images than it must (6 of 11 on two). Fix
-`evaluate`.
+The model classifies all 11 images correctly, but the script prints an accuracy of 109.09 %. With a
+model that makes mistakes, the accuracy is wrong as well. Two changes do not correct it: dividing by
+the number of tested images, and averaging the accuracies of the ranks. Every rank must return the
+accuracy that a single process finds. The work must be shared: on two ranks, no rank may test more
+than 6 of the 11 images. Fix `evaluate`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/02_padded_accuracy.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/02_padded_accuracy.py  # the symptom
 python exercises/check.py 02                                                  # is it fixed?
 """
 
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def evaluate(model, dataset):
-    """Test the model on this rank's shard -> accuracy over the whole data set, in percent."""
+    """Test on this rank's part of the data. Return the accuracy on the whole data set in %."""
     sampler = DistributedSampler(dataset, shuffle=False)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler)
     correct = torch.tensor(0)
@@ -32,7 +32,7 @@ def evaluate(model, dataset):
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     labels = torch.arange(11) % 3
-    images = F.one_hot(labels).float()  # so simple that the best model returns its input
+    images = F.one_hot(labels).float()  # A model that returns its input is right.
     accuracy = evaluate(torch.nn.Identity(), TensorDataset(images, labels))
     print(f"rank {dist.get_rank()}: {accuracy:.2f} % of {len(images)} images are right")
     dist.destroy_process_group()

@@ -1,9 +1,9 @@
 """DDP: hangs when only rank 0 validates
 
-Rank 0 validates after each epoch, and no rank ever reaches the second epoch. On rank 0, `train`
-must return a list with one number for each epoch: the loss of rank 0's model in eval mode on all of
-the validation data. The other ranks may return anything. The training must stay as it is. Fix
-`train`.
+Only rank 0 validates the model after each epoch. The job hangs there, and no rank reaches the
+second epoch. On rank 0, `train` must return a list with one number for each epoch. This number is
+the loss of rank 0's model on the whole validation data, in eval mode. The other ranks may return
+anything. The training must stay as it is. Fix `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/03_rank_0_evaluates.py  # hangs: Ctrl-C
 python exercises/check.py 03                                                   # is it fixed?
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, batches, x_val, y_val, epochs):
-    """Train on this rank's batches -> the loss on the validation data after each epoch."""
+    """Train on this rank's batches. Return the validation loss after each epoch as a list."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
@@ -30,7 +30,7 @@ def train(model, batches, x_val, y_val, epochs):
             optimizer.step()
         if dist.get_rank() == 0:
             losses.append(validate(ddp_model, x_val, y_val))
-        dist.barrier()  # the others wait for rank 0
+        dist.barrier()  # the other ranks wait until rank 0 has validated
     return losses
 
 

@@ -1,11 +1,13 @@
 """DDP: the ranks end with different weights
 
 Nothing fails, and the loss falls on every rank. But the weights of the ranks drift apart. After
-each step, all ranks must have the weights of one process that trains on the data of all ranks. The
-loss is the model's own method `loss` (the checker's model has another one). No rank may use the
-others' data. PyTorch's private functions, such as `replicate`, are not accepted. Fix `train`.
+each step, all ranks must have the weights that a single process would have if it trained on the
+data of all ranks. Call the model's method `loss`, and do not copy its formula, because the
+checker's model has another formula. No rank may use the data of another rank. Use only public
+functions of PyTorch. For example, the checker does not accept
+`torch.distributed._composable.replicate`, a private function that works like DDP. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/04_through_the_module.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/04_through_the_module.py  # the symptom
 python exercises/check.py 04                                                     # is it fixed?
 """
 
@@ -32,7 +34,7 @@ def train(model, x, y, steps):
     """Train the model on this rank's x and y."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1)
-    net = ddp_model.module  # has .loss, which ddp_model has not
+    net = ddp_model.module  # has the method `loss`, and ddp_model does not
     for _ in range(steps):
         loss = net.loss(net(x), y)
         optimizer.zero_grad()

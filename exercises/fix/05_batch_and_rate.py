@@ -1,12 +1,13 @@
 """DDP: accuracy lower than on a single GPU, with the same flags
 
-The flags are those of the run on one GPU. On two, an epoch takes half as many steps, and the model
-is worse. `batch_size` must be the batch of all ranks together; it is a multiple of their number.
-After each step, the weights must be those of one process that takes the images in the order of the
-data set. Each image must be seen by one rank only. Fix `train`.
+The run on two ranks has the same flags as the run on one rank. But an epoch has only half as many
+steps, and the model ends with a higher loss. `batch_size` must be the batch of all ranks together.
+It is always a multiple of the number of ranks. After each step, the weights must be those of one
+process that takes the images in the order of the data set. Each image must be seen by only one
+rank. Fix `train`.
 
-torchrun --standalone --nproc-per-node 1 exercises/fix/05_batch_and_rate.py  # on one GPU
-torchrun --standalone --nproc-per-node 2 exercises/fix/05_batch_and_rate.py  # shows it
+torchrun --standalone --nproc-per-node 1 exercises/fix/05_batch_and_rate.py  # one rank
+torchrun --standalone --nproc-per-node 2 exercises/fix/05_batch_and_rate.py  # the symptom
 python exercises/check.py 05                                                 # is it fixed?
 """
 
@@ -37,5 +38,5 @@ if __name__ == "__main__":
     model = torch.nn.Linear(1, 1).double()
     train(model, TensorDataset(x, 3 * x), batch_size=4, lr=0.1)
     loss = F.mse_loss(model(x), 3 * x).item()
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: the loss is {loss:.6f} in the end")
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: the loss is {loss:.6f} at the end")
     dist.destroy_process_group()

@@ -1,12 +1,13 @@
 """DDP: Expected to have finished reduction in the prior iteration
 
-The model has a trunk and two heads. A batch belongs to one of two tasks and uses the head of that
-task only, so in some steps the ranks use different heads. The second step fails. After each step,
-all ranks must have the weights of one process whose loss is the mean of the ranks' losses. A head
-that is frozen learns nothing, and `static_graph=True` is for models that leave out the same
-parameters in each step. Fix `train`.
+The model has a trunk, which all batches use, and two heads. Each batch belongs to one of two tasks
+and uses only the head of its task, so in some steps the ranks use different heads. The second step
+fails. After each step, all ranks must have the weights that one process would have if it trained on
+the mean of the ranks' losses. Two changes do not help. Freezing a head (giving its parameters no
+gradients) keeps it from learning. DDP's `static_graph=True` needs a model that leaves out the same
+parameters in every step. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/06_unused_branch.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/06_unused_branch.py  # the symptom
 python exercises/check.py 06                                                # is it fixed?
 """
 
@@ -28,7 +29,7 @@ class TwoTasks(nn.Module):
 
 
 def train(model, batches):
-    """One step for each (x, y, task) of this rank."""
+    """Make one step for each (x, y, task) in this rank's batches."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y, task in batches:

@@ -1,11 +1,13 @@
 """DDP: the same augmentation on every GPU
 
-The seed makes a run repeatable. But all ranks add the same noise to their images and drop the same
-activations. No two ranks and no two epochs of a run may have the same random numbers. Another run
-with the same seed must repeat them. With another seed, each rank must have other numbers than
-before. A seed may be 0. Fix `train`.
+A seed is the number from which a run computes all its random numbers, so it makes the run
+repeatable. But here all ranks add the same noise to their images, and their dropout layers drop the
+same activations. In one run, no two ranks and no two epochs may have the same random numbers. A
+second run with the same seed must repeat all random numbers of the first run. With another seed,
+each rank must draw other numbers than with the first seed. All of this must also hold if a seed is
+0. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/07_same_augmentation.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/07_same_augmentation.py  # the symptom
 python exercises/check.py 07                                                    # is it fixed?
 """
 
@@ -16,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, x, y, seed, epochs):
-    """Train on this rank's x and y, one step per epoch, with new noise of size 0.1 on x in each."""
+    """Train on this rank's x and y. Each epoch adds new noise to x, and makes one step."""
     torch.manual_seed(seed)
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -31,7 +33,7 @@ def train(model, x, y, seed, epochs):
 def show(dropout, inputs, output):
     noise = [round(value - 1 - dist.get_rank(), 2) for value in inputs[0][0].tolist()]
     dropped = (output[0] == 0).nonzero().flatten().tolist()
-    print(f"rank {dist.get_rank()}: noise {noise}, dropped: {dropped}")
+    print(f"rank {dist.get_rank()}: noise {noise}, dropped activations {dropped}")
 
 
 if __name__ == "__main__":

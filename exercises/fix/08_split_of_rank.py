@@ -1,10 +1,11 @@
 """DDP: random_split differs between ranks, the validation loss is too good
 
-Each rank splits the data set into images to train on and images to validate on. One rank validates
-on what another trains on. All ranks must have the same random split, and each seed must give
-another one. The split must not change the random numbers that a rank draws afterwards. Fix `split`.
+Each rank splits the data set into images to train on and images to validate on. But the splits
+differ, so one rank validates on images on which another rank trains. All ranks must have the same
+random split, and different seeds must give different splits. After the call of `split`, each rank
+must draw the same random numbers as it would draw without the call. Fix `split`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/08_split_of_rank.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/08_split_of_rank.py  # the symptom
 python exercises/check.py 08                                                # is it fixed?
 """
 
@@ -14,7 +15,7 @@ from torch.utils.data import TensorDataset, random_split
 
 
 def split(dataset, count, seed):
-    """-> (images to train on, `count` images to validate on), two Subsets of the data set"""
+    """Return two Subsets: the images to train on, and `count` images to validate on."""
     return random_split(dataset, [len(dataset) - count, count])
 
 

@@ -1,12 +1,12 @@
 """DDP: two ranks are slower than one
 
-Each of two ranks trains on half of the images, but an epoch takes longer than on one rank. The
-weights are right, and so are the mean loss and the accuracy that `train` returns for each epoch, on
-every rank. Keep all of these. On each rank, the number of collectives in an epoch must not grow
-with the number of steps; those that DDP starts to average gradients do not count. Fix `train`.
+With two ranks, each rank trains on half of the images, but an epoch takes longer than with one
+rank. The weights are right, and so are the mean loss and the accuracy that `train` returns. Do not
+change these. On each rank, the number of collectives in an epoch must not grow with the number of
+steps. DDP's own collectives, which average the gradients, do not count. Fix `train`.
 
 torchrun --standalone --nproc-per-node 1 exercises/fix/10_slower_than_one.py  # one rank
-torchrun --standalone --nproc-per-node 2 exercises/fix/10_slower_than_one.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/10_slower_than_one.py  # the symptom
 python exercises/check.py 10                                                  # is it fixed?
 """
 
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def sum_over_ranks(numbers):
-    """[of this rank] -> [sums over all ranks]. A collective on a slow network takes 30 ms."""
+    """Add each number up over all ranks. The sleep stands in for a slow network (30 ms)."""
     time.sleep(0.03 if dist.get_world_size() > 1 else 0)
     sums = torch.tensor(numbers, dtype=torch.float64)
     dist.all_reduce(sums)
@@ -28,7 +28,10 @@ def sum_over_ranks(numbers):
 
 
 def train(model, dataset, epochs):
-    """Train on this rank's shard -> [(mean loss, accuracy in percent) over all ranks] per epoch."""
+    """Train on this rank's shard.
+
+    Return (mean loss, accuracy in percent) over all ranks, as a list with one pair per epoch.
+    """
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler)
     ddp_model = DistributedDataParallel(model)

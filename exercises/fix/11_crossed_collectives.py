@@ -1,9 +1,10 @@
 """all_reduce: wrong sums, but no error
 
-Every rank has counted the images of each class in its shard. The sums over all ranks are wrong, and
-they differ from rank to rank. All ranks have counted the same classes. Fix `totals`.
+Every rank has counted the images of each class in its shard (its part of the data). All ranks have
+counted the same classes. For each class, `totals` must return the number of images on all ranks
+together. But its results are wrong, and they differ from rank to rank. Fix `totals`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/11_crossed_collectives.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/11_crossed_collectives.py  # the symptom
 python exercises/check.py 11                                                      # is it fixed?
 """
 
@@ -14,7 +15,7 @@ import torch.distributed as dist
 
 
 def totals(counts):
-    """{class: number of this rank's images} -> {class: number of all ranks' images}"""
+    """Take {class: number of this rank's images}, return {class: number of all ranks' images}."""
     summed = {}
     for name, count in counts.items():
         number = torch.tensor(count)

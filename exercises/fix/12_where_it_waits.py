@@ -1,11 +1,11 @@
 """DDP: the job hangs, no rank prints an error, and the first epoch was fine
 
-Some ranks wait forever. Do not guess, look: after 10 seconds, `faulthandler` prints in which line
-each rank is (docs/debugging.md has more of these tools). The cause is a line that one rank took in
-an earlier step. If the loss of any rank is not finite in a step, all ranks must leave this step
-out, so that it does not change the weights; you may look at the averaged gradients instead. In all
-other steps they must have the weights of one process that trains on the data of all ranks. Fix
-`train`.
+Some ranks wait forever. Do not guess where: after 10 seconds, Python's `faulthandler` prints the
+line in which each rank is. (`docs/debugging.md` has more tools of this kind.) The cause is a line
+that only one rank executed, in an earlier step. If the loss of any rank in a step is not finite (it
+is nan or infinite), the step must not change the weights of any rank. You may test the averaged
+gradients instead of the losses. After each of the other steps, all ranks must have the weights that
+one process with the data of all ranks would have. Fix `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/12_where_it_waits.py  # hangs: Ctrl-C
 python exercises/check.py 12                                                 # is it fixed?
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, epochs_of_batches, path):
-    """Train on this rank's batches (x, y) of each epoch, save the model after each epoch."""
+    """Train on this rank's batches (x, y) of each epoch, and save the model after each epoch."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for batches in epochs_of_batches:
@@ -34,7 +34,7 @@ def train(model, epochs_of_batches, path):
             optimizer.step()
         if dist.get_rank() == 0:
             torch.save(ddp_model.module.state_dict(), path)
-        dist.barrier()  # no rank goes on before the file is there
+        dist.barrier()  # no rank goes on before the file is complete
 
 
 if __name__ == "__main__":

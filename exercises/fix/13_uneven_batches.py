@@ -1,9 +1,9 @@
 """DDP: hangs at the end of the epoch, ranks have different numbers of batches
 
-One rank runs out of batches, and the other waits for it. In each epoch, every batch of every rank
-must be used at least once, and some may be used again. The gradients of every step must be
-averaged, even if only some ranks have a batch for it. All ranks must end with equal weights. Fix
-`train`.
+One rank has fewer batches. When it has finished, the other rank waits forever for its gradients.
+In each epoch, every batch of every rank must be used at least once. Batches may be used again. In
+every step, the gradients must be averaged over the ranks, even if only some ranks still have a
+batch. All ranks must end with equal weights. Fix `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/fix/13_uneven_batches.py  # hangs: Ctrl-C
 python exercises/check.py 13                                                 # is it fixed?
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, batches, epochs):
-    """Train on the list of batches of this rank."""
+    """Train on `batches`, the list of this rank's batches (x, y)."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(epochs):
@@ -33,6 +33,6 @@ if __name__ == "__main__":
     x = torch.rand(count, 8, 1)
     print(f"rank {dist.get_rank()} has {count} batches")
     train(torch.nn.Linear(1, 1), list(zip(x, 2 * x)), epochs=2)
-    print(f"rank {dist.get_rank()} has trained on them")
-    dist.barrier()  # until all have
+    print(f"rank {dist.get_rank()} has trained on its batches")
+    dist.barrier()  # wait until all ranks have trained
     dist.destroy_process_group()

@@ -1,11 +1,12 @@
 """DDP: wrong loss when the ranks have different numbers of tokens
 
-The loss of a step is the mean over its tokens. Padding, whose label is -100, does not count. One
-rank has 8 tokens in the step, the other has 2, and the gradient is not that of one process with all
-10. After every step, the weights must be those of that process: each token of each rank counts
-once. A rank may have no token in a step. Fix `train`.
+The loss of a step is the mean over the tokens of the step. Rows with the label -100 are padding,
+and they do not count as tokens. In the script, one rank has 8 tokens and the other rank has 2. The
+gradient differs from the gradient that one process computes from all 10 tokens. After every step,
+all ranks must have the weights of one process that has the tokens of all ranks and counts each
+token once. In some steps, a rank may have no token at all. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/14_loss_of_unequal_counts.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/14_loss_of_unequal_counts.py  # the symptom
 python exercises/check.py 14                                                         # is it fixed?
 """
 
@@ -18,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, batches, lr):
-    """One step for each (x, y) of this rank: a row of x and a label in y per token or padding."""
+    """Make one step for each (x, y) of this rank. A row is a token, if its label is not -100."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for x, y in batches:

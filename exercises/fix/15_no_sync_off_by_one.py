@@ -1,11 +1,11 @@
 """DDP: weights differ between ranks with no_sync and gradient accumulation
 
-`no_sync` is there so that gradients are averaged once per step and not once per micro-batch. It
-saves the time and nothing fails, but the models of the ranks drift apart. After each step, all
-ranks must have the weights of one process with the micro-batches of all ranks. Gradients must still
-be averaged only once per step. The number of micro-batches is a multiple of k. Fix `train`.
+A step adds up the gradients of k small batches (micro-batches). `no_sync` is used to average them
+only once per step. Nothing fails, but the weights of the ranks drift apart. After each step, all
+ranks must have the weights of a single process with all micro-batches. Gradients must still be
+averaged only once per step. The number of micro-batches is a multiple of k. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/15_no_sync_off_by_one.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/15_no_sync_off_by_one.py  # the symptom
 python exercises/check.py 15                                                     # is it fixed?
 """
 
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, batches, k, lr):
-    """One step for each k of this rank's micro-batches (x, y)."""
+    """Make one step after every k of this rank's micro-batches (x, y)."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for number, (x, y) in enumerate(batches):

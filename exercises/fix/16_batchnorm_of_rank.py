@@ -1,11 +1,12 @@
-"""DDP with BatchNorm: the loaded checkpoint gives another test loss
+"""DDP with BatchNorm: the loaded checkpoint gives a different test loss
 
-The script prints a test loss and saves the model. Whoever loads the file and tests it on the same
-data gets another loss, although no step was made in between. On all ranks, `train` must return the
-loss of the model that is in the file. The training must stay as it is. In eval mode the model
-normalizes with the statistics that BatchNorm has gathered from the training batches. Fix `train`.
+`train` saves the model and returns its test loss. But if you load the file and test the loaded
+model on the same data, you get a different loss, although no step was made in between. On all
+ranks, `train` must return the test loss of the model that is in the file. The training must stay as
+it is. In eval mode, BatchNorm normalizes with statistics (means and variances), which it has
+gathered from the training batches. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/16_batchnorm_of_rank.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/16_batchnorm_of_rank.py  # the symptom
 python exercises/check.py 16                                                    # is it fixed?
 """
 
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, batches, x_test, y_test, path):
-    """Train on this rank's batches, save the model -> its mean loss on the test data of all."""
+    """Train on this rank's batches, and save the model. Return its test loss over all ranks."""
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in batches:
@@ -34,7 +35,7 @@ def train(model, batches, x_test, y_test, path):
 
 @torch.no_grad()
 def test(model, x, y):
-    """Each rank tests its shard; the sums over all ranks are divided once."""
+    """Each rank tests its part of the data. The sums over all ranks are divided once."""
     model.eval()
     squares = (model(x) - y).square()
     totals = torch.stack([squares.sum(), torch.tensor(float(len(x)))])
@@ -49,10 +50,10 @@ if __name__ == "__main__":
     model = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     with tempfile.TemporaryDirectory() as folder:
         path = [f"{folder}/model.pt"]
-        dist.broadcast_object_list(path, src=0)  # in the folder of rank 0
+        dist.broadcast_object_list(path, src=0)  # all ranks use the folder of rank 0
         loss = train(model, list(zip(x, x)), x[0], x[0], path[0])
         dist.barrier()
         model.load_state_dict(torch.load(path[0]))
         again = test(model, x[0], x[0])
-    print(f"rank {dist.get_rank()}: tested {loss:.4f}, loaded and tested {again:.4f}")
+    print(f"rank {dist.get_rank()}: loss {loss:.4f}, after loading {again:.4f}")
     dist.destroy_process_group()

@@ -1,10 +1,12 @@
 """DDP: unfrozen layers are not synchronized
 
-At first only the head is trained, then the whole model. From then on the weights of the body differ
-between ranks. In each epoch, all ranks must have the weights of one process that trains on the data
-of all ranks: for `frozen` epochs with an unchanged body, then with the whole model. Fix `finetune`.
+At first the body of the model is frozen: its parameters do not require gradients, and only the head
+is trained. After `frozen` epochs, the whole model is trained. From then on, the weights of the body
+differ between ranks. In each epoch, all ranks must have the weights that one process with the data
+of all ranks would have, with an unchanged body in the first `frozen` epochs and with the whole
+model after them. Fix `finetune`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/17_unfrozen_after_wrapping.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/17_unfrozen_after_wrapping.py  # the symptom
 python exercises/check.py 17                                                          # is it fixed?
 """
 
@@ -18,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def finetune(model, x, y, frozen, epochs):
-    """Train on this rank's x and y, one step per epoch; the body is frozen for some epochs."""
+    """Train on this rank's x and y, one step per epoch. The body stays frozen for some epochs."""
     model.body.requires_grad_(False)
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

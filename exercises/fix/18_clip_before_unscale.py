@@ -1,11 +1,12 @@
 """GradScaler with gradient clipping: the loss hardly falls
 
-Without the scaler, the same script learns well. With it, each step must change the weights as it
-would without: by the average gradient of all ranks, clipped to the norm `max_norm`, times the
-learning rate. If a gradient is infinite on one rank, all ranks must skip the step. The scaler must
-stay, because with fp16 autocast small gradients become 0 without it. Fix `train`.
+Without the scaler, the same script learns well. But the scaler must stay, because with fp16
+autocast small gradients would become 0 without it. With the scaler, each step must change the
+weights exactly as it would without the scaler: by the average gradient of all ranks, clipped to the
+norm `max_norm`, times the learning rate. If a gradient is infinite on one rank, all ranks must skip
+the step. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/18_clip_before_unscale.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/18_clip_before_unscale.py  # the symptom
 python exercises/check.py 18                                                      # is it fixed?
 """
 

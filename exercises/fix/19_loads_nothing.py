@@ -1,11 +1,12 @@
 """DDP: after loading a checkpoint, the loss is that of an untrained model
 
-Nothing fails, but the model has the weights that it was made with. Some of the files were saved
-from the DDP model, and others from the model in it. After `load`, the model must have what is in
-the file, in both cases. If the file does not fit (a weight is missing or left over), `load` must
-raise an error, whatever its kind, and must not go on in silence. Fix `load`.
+Nothing fails, but after `load` the model still has the weights with which it was created. Some
+files were saved from the DDP model, and other files from the bare model (the model inside of DDP).
+In both cases, `load` must give the model everything that is in the file. If the file does not fit
+the model (the file lacks a weight, or has a weight that the model does not have), `load` must raise
+an error of any kind. Fix `load`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/19_loads_nothing.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/19_loads_nothing.py  # the symptom
 python exercises/check.py 19                                                # is it fixed?
 """
 
@@ -19,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def load(model, path):
-    """Load the file into the model, which is not wrapped. Every rank can read the file."""
+    """Load the file into the model, which is not wrapped in DDP. Every rank can read the file."""
     state = torch.load(path)
-    model.load_state_dict(state, strict=False)  # without strict=False it fails
+    model.load_state_dict(state, strict=False)  # without strict=False, this call fails
 
 
 def train(ddp_model, x, y):
@@ -43,7 +44,7 @@ if __name__ == "__main__":
     loss = train(ddp_model, x, y)
     with tempfile.TemporaryDirectory() as folder:
         path = [f"{folder}/model.pt"]
-        dist.broadcast_object_list(path, src=0)  # in the folder of rank 0
+        dist.broadcast_object_list(path, src=0)  # all ranks use the folder of rank 0
         if dist.get_rank() == 0:
             torch.save(ddp_model.state_dict(), path[0])
         dist.barrier()
@@ -51,5 +52,5 @@ if __name__ == "__main__":
         load(model, path[0])
         dist.barrier()
     loaded = F.mse_loss(model(x), y).item()
-    print(f"rank {dist.get_rank()}: the loss was {loss:.4f}, and {loaded:.4f} after loading")
+    print(f"rank {dist.get_rank()}: loss {loss:.4f} before saving, {loaded:.4f} after loading")
     dist.destroy_process_group()

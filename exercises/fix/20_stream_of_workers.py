@@ -1,10 +1,11 @@
 """IterableDataset with DDP and num_workers: every sample comes several times
 
-The stream is split over the ranks, but each sample comes once per loader worker. Over all ranks and
-workers, every sample must come exactly once, for any number of ranks and workers (with 0 workers
-the rank itself reads). No worker may get two samples more than another. Fix `Stream`.
+The stream is split between the ranks. But every loader worker of a rank yields all samples of its
+rank, so each sample comes once per worker. All ranks and workers together must yield every sample
+exactly once, for any number of ranks and workers. (With 0 workers, the rank itself reads the
+samples.) The numbers of samples of two workers may differ by at most one. Fix `Stream`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/20_stream_of_workers.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/20_stream_of_workers.py  # the symptom
 python exercises/check.py 20                                                    # is it fixed?
 """
 
@@ -13,10 +14,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 
 class Stream(IterableDataset):
-    """Yields the samples 0 to count - 1 that this process is to read.
+    """Yields those of the samples 0 to count - 1 that this process must read.
 
     Args:
-        rank, world_size: given, as a loader worker is in no process group.
+        rank, world_size: of this rank. They are arguments because a loader worker is a process of
+            its own, which cannot ask torch.distributed for them.
     """
 
     def __init__(self, count, rank, world_size):
@@ -31,6 +33,6 @@ if __name__ == "__main__":
     stream = Stream(12, dist.get_rank(), dist.get_world_size())
     for workers in (0, 2):
         samples = [int(x) for x in DataLoader(stream, batch_size=None, num_workers=workers)]
-        print(f"rank {dist.get_rank()}, {workers} workers: {samples}")
+        print(f"rank {dist.get_rank()}, {workers} workers: samples {samples}")
     dist.barrier()
     dist.destroy_process_group()

@@ -1,11 +1,12 @@
 """FSDP2: the loss does not fall, the weights stay as they were
 
-`fully_shard` replaces the model's parameters. On all ranks, `train` must return the whole weights
-of one process that trains on the data of all ranks, by Adam, with gradients clipped to `max_norm`.
-But the weights are those from before the training. The model must stay sharded while it trains. Fix
-`train`.
+`fully_shard` (FSDP2) replaces the model's parameters by shards of them. `train` trains such a
+model, but returns the weights from before the training. On all ranks, `train` must return whole
+weights. They must be the weights that a single process would have if it trained on the data of all
+ranks with Adam, and clips the gradients to the norm `max_norm`. The model must stay sharded while
+it trains. Fix `train`.
 
-torchrun --standalone --nproc-per-node 2 exercises/fix/21_sharded_too_late.py  # shows it
+torchrun --standalone --nproc-per-node 2 exercises/fix/21_sharded_too_late.py  # the symptom
 python exercises/check.py 21                                                   # is it fixed?
 """
 
@@ -18,7 +19,10 @@ from torch.distributed.fsdp import fully_shard
 
 
 def train(model, x, y, max_norm, steps):
-    """Train on this rank's x and y; the weights are equal on all ranks -> {name: whole weight}"""
+    """Train on this rank's x and y. At first the weights are equal on all ranks.
+
+    Return {name: whole weight}.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     for _ in range(steps):

@@ -1,13 +1,16 @@
 """Write the ring all-reduce, with send and recv
 
-If each rank sends its tensor to all others, the amount that it sends grows with N, the number of
-ranks. In a ring it does not. The tensor is cut into N chunks. In N - 1 steps, each rank sends one
-chunk to its neighbour, which adds it to its own. In N - 1 more steps, the sums go round.
+After an all-reduce, every rank has the sum of the tensors of all N ranks. If each rank sent its
+tensor to all other ranks, the bytes that a rank sends would grow with N. In a ring they stay below
+twice the size of the tensor. Each rank cuts its tensor into N chunks. In each of N - 1 steps, each
+rank sends one chunk to the next rank, which adds the chunk to its own chunk of the same number.
+Then every rank has one complete chunk of the sum. In N - 1 more steps, these chunks go round the
+ring.
 
 Write `all_reduce`. Use only send, recv, isend, irecv and batch_isend_irecv of torch.distributed.
 
-The number to reach: on N ranks, each rank sends at most 2 (N - 1) chunks. A chunk has one N-th of
-the elements, rounded up.
+What the checker measures: on N ranks, each rank sends at most 2 (N - 1) chunks. A chunk has one
+N-th of the elements of the tensor, rounded up.
 
 torchrun --standalone --nproc-per-node 2 exercises/write/25_ring_all_reduce.py  # try it out
 python exercises/check.py 25                                                    # is it right?
@@ -18,11 +21,11 @@ import torch.distributed as dist
 
 
 def all_reduce(tensor):
-    """Replace the tensor, in place, by its sum over all ranks: the same bits on all of them.
+    """Replace the tensor in place by the sum over all ranks. All ranks must get the same bits.
 
     Args:
-        tensor: contiguous, of any shape, of integers or floating-point numbers, the same on all
-            ranks. It may have fewer elements than there are ranks.
+        tensor: a contiguous tensor of integers or floating-point numbers. Its shape and dtype are
+            the same on all ranks. It may have fewer elements than there are ranks.
     """
     raise NotImplementedError("all_reduce is yours to write")
 
