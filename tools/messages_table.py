@@ -114,6 +114,7 @@ def plain(text):
     text = re.sub(SOURCES, "", text)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = text.replace("**", "").replace("`", "")
+    text = re.sub(r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])", r"\1", text)
     return " ".join(text.split())
 
 

@@ -111,7 +111,8 @@ def cause_of(found, place):
         return words
     words = "unknown; this log does not show which rank it was"
     if not log.ranks:
-        words = "the process that printed this; no line names a rank"
+        process = "of this report" if log.torn else "that printed this"
+        words = f"the process {process} (no line names a rank)"
     if found.rule.ranks == "none":
         words = "no single rank"
     words = found.rule.nobody or words
@@ -127,6 +128,8 @@ def values_of(found, place):
     log = found.log
     values = Values(log.values)
     values.update(found.values)
+    if "size" in values:
+        values["size"] = size_of(values)
     if found.event:
         values.update(found.event.fields)
         values["message"] = short(found.event.message, 300)
@@ -394,14 +397,12 @@ def text_of(found):
     return "\n".join(lines)
 
 
-def files_of(paths):
-    """The log files of one run. A folder stands for all files in it; standard input is saved."""
+def files_of(paths, typed):
+    """The log files of one run. A folder stands for all files in it, "-" for the file `typed`."""
     files = []
     for path in paths:
         if path == "-":
-            with tempfile.NamedTemporaryFile("wb", suffix=".log", delete=False) as saved:
-                saved.write(sys.stdin.buffer.read())
-            files.append(Path(saved.name))
+            files.append(typed)
         elif Path(path).is_dir():
             files += sorted(one for one in Path(path).rglob("*") if is_log(one))
         else:
@@ -416,14 +417,11 @@ def is_log(path):
 def run(paths, json_file=None):
     """Print the explanation -> 0 without a failure, 1 with a named cause, 2 without one."""
     paths = paths or ["-"]
-    files = files_of(paths)
-    names = {file: "stdin" for path, file in zip(paths, files) if path == "-"}
-    try:
-        found = explain(files, names)
-    finally:
-        for path, file in zip(paths, files):
-            if path == "-":
-                file.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        typed = Path(folder, "stdin.log")  # Logs are read twice, and standard input only once.
+        if "-" in paths:
+            typed.write_bytes(sys.stdin.buffer.read())
+        found = explain(files_of(paths, typed), {typed: "stdin"})
     # Files below the current folder are shown as one would type them.
     print(text_of(found).replace(os.path.join(os.getcwd(), ""), ""))
     if json_file:

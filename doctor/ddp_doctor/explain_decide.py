@@ -69,7 +69,10 @@ def decision_of(log, events):
         # If all ended alike without a word, the first cause stands elsewhere.
         alone = len(failed) < len(log.ranks)
         return Decision(OUTCOMES["exit_code"], failed if alone else None)
-    if log.exits:
+    for code in log.lone_codes:
+        if code not in STOPPED:
+            return Decision(EXIT_CODES.get(code, OUTCOMES["exit_code"]), None)
+    if log.exits or log.lone_codes:
         return Decision(OUTCOMES["stopped"], None)
     if log.complaints:
         return Decision(OUTCOMES["complaint"], None)
@@ -287,7 +290,7 @@ def from_collectives(log, timed_out):
 
 def size_of(known):
     """The number of elements, or the shape, in what the watchdog said of a collective."""
-    return known.get("size") or known.get("shape", "?")
+    return str(known.get("size") or known.get("shape", "?"))
 
 
 def of_usual_group(timed_out):

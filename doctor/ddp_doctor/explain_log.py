@@ -39,6 +39,7 @@ LOCAL_AND_RANK = re.compile(r"\[default(\d+)\]: ?\[rank(\d+)\]:", re.ASCII)
 REPORTED_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: \d+\)")
 REPORTED_CODE = re.compile(r"\s*exitcode\s*: (-?\d+)\s+\(pid: (\d+)\)")
 REPORTED_HOST = re.compile(r"\s*host\s*: (\S+)")
+REPORTED_TRACEBACK = re.compile(r"\s*traceback : ")
 NAMED_RANK = re.compile(r"\brank[ =:#_]{0,2}(\d{1,4})\b", re.I | re.ASCII)
 # A traceback's message may be followed by so many lines that belong to it.
 MOST_LINES_AFTER = 25
@@ -130,6 +131,8 @@ class Log:
         self.collectives = {}  # rank -> what the watchdog said
         self.stacks = {}  # rank -> the user's line in the stack of the failed collective
         self.exits = {}  # rank -> exit code in a launcher's report
+        self.torn = False  # is a report's end there, without the line that names its rank?
+        self.lone_codes = []  # the exit codes of torn reports
         self.local_exits = []  # torchrun's lines with a local rank, for logs without its report
         self.hosts = {}  # rank -> host in torchrun's report
         self.ranks_of_pids = {}
@@ -150,6 +153,7 @@ class Log:
         self.stack_rank = None
         self.report_rank = None
         self.report_host = None
+        self.in_torn_traceback = False
 
     # 1. One line.
 
@@ -302,6 +306,8 @@ class Log:
             # With @record the report has the traceback, too, indented by two blanks.
             line.rank = self.report_rank
             line.text = line.text[2:].removeprefix("traceback : ")
+        elif self.report_rank is None:
+            self.read_torn_report(line)
         if ":" not in line.text[:20]:
             return
         host = REPORTED_HOST.match(line.text)
@@ -312,10 +318,25 @@ class Log:
             self.report_rank = int(rank[1])
             self.hosts[self.report_rank] = self.report_host
         code = REPORTED_CODE.match(line.text)
+        if code:
+            self.tail(line).exit = line.position
         if code and self.report_rank is not None:
             self.exits[self.report_rank] = int(code[1])
-            self.tail(line).exit = line.position
             self.ranks_of_pids[code[2]] = self.report_rank
+        elif code:
+            self.torn = True
+            self.lone_codes.append(int(code[1]))
+
+    def read_torn_report(self, line):
+        """People paste the last lines of a report, without the one that names the rank."""
+        traceback = REPORTED_TRACEBACK.match(line.text)
+        if traceback:
+            line.text = line.text[traceback.end() :]
+            self.torn = self.in_torn_traceback = True
+        elif self.in_torn_traceback and line.text.startswith("  "):
+            line.text = line.text[2:]
+        else:
+            self.in_torn_traceback = False
 
     # 3. Tracebacks. The cause is the first of a chain, or the one inside of a worker or a process.
 
@@ -460,7 +481,8 @@ def short_names(paths):
 
 def lines_of(path, name):
     """The lines of one file, with what is known of each."""
-    of_file = numbers_of_name(str(path).replace("\\", "/"))
+    # The name of the file that has standard input is arbitrary.
+    of_file = {} if name == "stdin" else numbers_of_name(str(path).replace("\\", "/"))
     with open_text(path) as opened:
         first_lines = [of_container(line)[0] for line in islice(opened, 400)]
     tasks, hosts, ranks = labels_of(first_lines)

@@ -88,6 +88,38 @@ def test_input_without_a_message_names_no_cause(content, wanted):
     assert "Root cause: none" in text
 
 
+def test_standard_input_after_a_folder_leaves_the_files_of_the_folder(tmp_path):
+    for rank in range(3):
+        (tmp_path / f"rank_{rank}.log").write_text("epoch 0\n")
+    code, found = explain(tmp_path, "-", stdin=b"[rank3]: ValueError: wrong\n")
+    assert code and "rank 3" in found
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("traceback : Signal 9 (SIGKILL) received by PID 1234", "A rank was killed"),
+        ("  exitcode  : -9 (pid: 1234)", "killed by signal 9 (SIGKILL) from outside"),
+        ("exitcode  : -11 (pid: 1234)", "crashed with a segmentation fault (signal 11)"),
+        ("  exitcode  : 1 (pid: 1234)\n  error_file: <N/A>", "ended with an exit code"),
+        ("  exitcode  : -15 (pid: 1234)", "stopped the ranks (SIGTERM)"),
+        (
+            "  traceback : Traceback (most recent call last):\n"
+            '    File "/home/u/train.py", line 7, in main\n'
+            "  RuntimeError: CUDA out of memory. Tried to allocate 2 GiB",
+            "(no line names a rank), /home/u/train.py:7",
+        ),
+    ],
+)
+def test_the_end_of_torchruns_report_without_the_line_of_the_rank(content, wanted):
+    name = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    for text in (content, name + content):
+        code, found = explain("-", stdin=text.encode())
+        assert code == 2 and wanted in found
+        assert "Root cause: the process of this report" in found
+
+
 def test_carriage_returns_and_colours_change_nothing():
     log = (LOGS / "s20-worker-bus-error.log").read_bytes()
     plain = explain("-", stdin=log)[1]

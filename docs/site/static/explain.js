@@ -177,6 +177,7 @@ const Explain = (() => {
   const REPORTED_RANK = /^\s*rank\s*: (\d+) \(local_rank: \d+\)/;
   const REPORTED_CODE = /^\s*exitcode\s*: (-?\d+)\s+\(pid: (\d+)\)/;
   const REPORTED_HOST = /^\s*host\s*: (\S+)/;
+  const REPORTED_TRACEBACK = /^\s*traceback : /;
   const NAMED_RANK = /\brank[ =:#_]{0,2}(\d{1,4})\b/i;
   const AFTER_TRACEBACK = /^(?:\[?[EWIF]\d{3,4} |={8}|\[[A-Z]\d|srun: |slurmstepd: )/;
   const MOST_LINES_AFTER = 25;
@@ -194,6 +195,8 @@ const Explain = (() => {
       this.collectives = new Map();
       this.stacks = new Map();
       this.exits = new Map();
+      this.torn = false;
+      this.loneCodes = [];
       this.localExits = [];
       this.hosts = new Map();
       this.ranksOfPids = new Map();
@@ -213,6 +216,7 @@ const Explain = (() => {
       this.stackRank = null;
       this.reportRank = null;
       this.reportHost = null;
+      this.inTornTraceback = false;
       // Only the page asks for these: the last line of each rank, and when the log begins and ends.
       this.lastLines = new Map();
       this.span = { low: Infinity, high: -Infinity, position: 0 };
@@ -369,7 +373,7 @@ const Explain = (() => {
         line.rank = this.reportRank;
         line.isReport = true;
         line.text = line.text.slice(2).replace(/^traceback : /, "");
-      }
+      } else if (this.reportRank === null) this.readTornReport(line);
       if (!line.text.slice(0, 20).includes(":")) return;
       const host = REPORTED_HOST.exec(line.text);
       if (host) this.reportHost = host[1];
@@ -379,11 +383,24 @@ const Explain = (() => {
         this.hosts.set(this.reportRank, this.reportHost);
       }
       const code = REPORTED_CODE.exec(line.text);
+      if (code) this.tail(line).exit = line.position;
       if (code && this.reportRank !== null) {
         this.exits.set(this.reportRank, Number(code[1]));
-        this.tail(line).exit = line.position;
         this.ranksOfPids.set(code[2], this.reportRank);
+      } else if (code) {
+        this.torn = true;
+        this.loneCodes.push(Number(code[1]));
       }
+    }
+
+    /** People paste the last lines of a report, without the one that names the rank. */
+    readTornReport(line) {
+      const traceback = REPORTED_TRACEBACK.exec(line.text);
+      if (traceback) {
+        line.text = line.text.slice(traceback[0].length);
+        this.torn = this.inTornTraceback = true;
+      } else if (this.inTornTraceback && line.text.startsWith("  ")) line.text = line.text.slice(2);
+      else this.inTornTraceback = false;
     }
 
     /** Collect a traceback with its message; true if the line belongs to one. */
@@ -772,7 +789,9 @@ const Explain = (() => {
     if (strongest) return fromEvents(log, events, strongest);
     // If all ended alike without a word, the first cause stands elsewhere.
     if (failed.length) return decision(OUTCOMES.exit_code, failed.length < log.ranks.size ? failed : null);
-    if (log.exits.size) return decision(OUTCOMES.stopped, null);
+    for (const code of log.loneCodes)
+      if (!STOPPED.includes(code)) return decision(EXIT_CODES.get(code) ?? OUTCOMES.exit_code, null);
+    if (log.exits.size || log.loneCodes.length) return decision(OUTCOMES.stopped, null);
     if (log.complaints.size) return decision(OUTCOMES.complaint, null);
     return decision(OUTCOMES.nothing, []);
   }
@@ -934,7 +953,9 @@ const Explain = (() => {
   }
 
   /** The number of elements, or the shape, in what the watchdog said of a collective. */
-  const sizeOf = (known) => known.size || (known.shape ?? "?");
+  function sizeOf(known) {
+    return String(known.size || (known.shape ?? "?"));
+  }
 
   function ofUsualGroup(timedOut) {
     const groups = [...timedOut.values()].map((known) => known.group).filter(Boolean);
@@ -1096,7 +1117,8 @@ const Explain = (() => {
       return words;
     }
     let words = "unknown; this log does not show which rank it was";
-    if (!log.ranks.size) words = "the process that printed this; no line names a rank";
+    const process = log.torn ? "of this report" : "that printed this";
+    if (!log.ranks.size) words = `the process ${process} (no line names a rank)`;
     if (found.rule.ranks === "none") words = "no single rank";
     words = found.rule.nobody || words;
     if (found.rule.role === "setup") words = "no rank";
@@ -1107,6 +1129,7 @@ const Explain = (() => {
   function valuesOf(found, place) {
     const { log, event } = found;
     const values = { ...log.values, ...found.values };
+    if ("size" in values) values.size = sizeOf(values);
     if (event) {
       Object.assign(values, event.fields);
       values.message = short(event.message, 300);
@@ -1293,7 +1316,7 @@ const Explain = (() => {
     return characters.length <= size ? characters.join("") : characters.slice(0, size - 3).join("") + "...";
   }
 
-  return { load, explain, messagesOf, name, readLogs };
+  return { load, explain, bestFirst, messagesOf, name, readLogs };
 })();
 
 if (typeof module !== "undefined") module.exports = Explain;
