@@ -1,6 +1,6 @@
 """Run the stages that this machine can run, one after the other, and compare their timings.
 
-    python compare.py                       # run every stage; print a table, draw a picture
+    python compare.py                       # run every stage; print two tables, draw a picture
     python compare.py --only 03 04 -b 120   # run some of them, with another batch size
     python compare.py --repeat 3            # run each of them three times, interleaved
     python compare.py FILE ...              # run nothing; print the table of these records
@@ -84,7 +84,7 @@ def parse():
     numbers = [stage[:2] for stage in STAGES]
     add("files", nargs="*", type=Path, metavar="FILE", help="records to read instead of a run")
     add("--only", nargs="+", choices=numbers, default=numbers, help="some of the stages")
-    add("--repeat", type=int, help="runs of each stage, interleaved (1); of a FILE the last (all)")
+    add("--repeat", type=int, help="runs of each stage, in turns (1); of a FILE the last (all)")
     add("--world-size", type=int, help="devices of stages 2 to 5 (every GPU; 2 on a CPU)")
     add("--device", choices=("cpu", "cuda"), default="cuda" if gpus else "cpu")
     add("--data", type=Path, help="MNIST's folder ($MNIST_ROOT, else data)")
@@ -121,11 +121,15 @@ def fail(message):
 
 
 def run_all(args):
-    """Run every job of the plan, --repeat times, interleaved -> records, names of failed jobs."""
+    """Run all jobs in turns, --repeat times -> their records, and the names of failed jobs."""
     args.record.parent.mkdir(parents=True, exist_ok=True)
     args.record.open("a").close()  # raises an error now, not after the first stage
     root = find_data(args.data)
     jobs = plan(args, root) * (args.repeat or 1)
+    text = f"{len(jobs)} run(s) follow. Each of them prints a line after each epoch."
+    if args.device == "cpu":
+        text += " On two idle cores an epoch takes 10 to 20 seconds."
+    print(text, flush=True)
     found = []
     failed = []
     for number, (name, commands) in enumerate(jobs, start=1):

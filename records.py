@@ -34,8 +34,8 @@ PHASES = {
     "optimizer": "#E69F00",
 }
 SMALL_MODEL = (
-    "The gradients of this model have 116 kB and fit into one bucket. So stages 3 to 5 look\n"
-    "alike, and threads come close. benchmarks/README.md measures buckets and larger models."
+    "This model is small: DDP has to average only 116 kB of gradients in each step.\n"
+    "benchmarks/README.md measures larger models."
 )
 # What Python raises if a line is no JSON, or if a value is missing or is of another kind.
 WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -179,7 +179,11 @@ def ratios(row: Row, base: Row) -> list[float]:
 
 def differences(record: Record, base: Record, keys: Sequence[str] = ALIKE) -> list[str]:
     """The settings in which two records differ, as text."""
-    return [f"{key} {record[key]}, not {base[key]}" for key in keys if record[key] != base[key]]
+    found = []
+    for key in keys:
+        if record[key] != base[key]:
+            found.append(f"{key} is {record[key]} here and {base[key]} there")
+    return found
 
 
 # ---------------------------------------------------------------- tables
@@ -208,7 +212,8 @@ def about(rows: list[Row]) -> str:
     if len(stages.intersection(STAGES[2:])) > 1:
         text += "\nStages 3, 4 and 5 run the same training step. They differ by noise only."
     if any(len(row) > 1 for row in rows):
-        text += "\nFigures are medians (with quartiles). A ratio is formed in each repeat."
+        text += "\nFigures are medians (with quartiles). "
+        text += "Each ratio compares two runs of one round."
     return text
 
 
@@ -323,8 +328,10 @@ def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[floa
     if not found:
         bases = [base for base in candidates(rows) if base is not row]
         differ = min((differences(row[0], base[0]) for base in bases), key=len, default=[])
-        reason = ", ".join(differ) or "the base was disturbed"
-        return f"{reason}: no ratio to {name_of(rows[0])}"
+        base = name_of(rows[0])
+        if not differ:
+            return f"no ratio to {base}, because other programs disturbed the run of {base}"
+        return f"no ratio to {base}, because of other settings: {', '.join(differ)}"
     if per_device[0] > 1.005 and row[0]["world_size"] == 1:
         return "above 100 % on one device: noise, or a slow start of the first run (try --repeat)"
     if per_device[0] > 1.005:

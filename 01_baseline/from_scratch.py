@@ -1,8 +1,9 @@
 """Stage 1 from scratch: why a batch can be split, and the three ways to get it wrong.
 
-The loss of a batch is the mean of its images' losses, and taking gradients is linear, so the
-gradient of the batch is the mean of the images' gradients. K devices can take a K-th of the images
-each: the average of their gradients is what one device finds. All data parallelism rests on this.
+The loss of a batch is the mean of the losses of its images, and taking gradients is linear. So the
+gradient of the batch is the mean of the gradients of its images. If each of K devices takes a K-th
+of the images, the average of the K gradients is the gradient that one device finds for the whole
+batch. All data parallelism rests on this.
 
     python 01_baseline/from_scratch.py
 """
@@ -51,38 +52,39 @@ def main() -> None:
     model = small_net(nn.Identity())
     whole = gradient(model, x, y)
     print("A batch of 12 images, a net with", len(whole), "parameters, float64.")
-    print("How far the gradient put together from shards is from that of the whole batch:\n")
+    print("Each line compares a gradient that is made from shards with that of the whole batch.")
+    print("The number is the largest difference, relative to the largest number.\n")
 
     equal = shard_gradients(model, x, y, [3] * 4)
     far = distance(equal.mean(0), whole)
-    claim(far < 1e-12, f"4 shards of 3 images, averaged: {far:.0e}, that is rounding")
+    claim(far < 1e-12, f"4 shards of 3 images, averaged: right, up to {far:.0e}")
 
     print("\nFirst way to get it wrong: shards of unequal size.")
     sizes = [6, 3, 2, 1]
     unequal = shard_gradients(model, x, y, sizes)
     far = distance(unequal.mean(0), whole)
-    claim(far > 0.01, f"6, 3, 2 and 1 images, averaged: {far:.2f}; the last one counts six times")
+    text = f"shards of 6, 3, 2 and 1 images, averaged: wrong by {far:.2f}"
+    claim(far > 0.01, f"{text}, because every shard counts the same")
     weights = torch.tensor(sizes) / len(x)
     far = distance(weights @ unequal, whole)
-    claim(far < 1e-12, f"the same with weights 6/12, 3/12, 2/12, 1/12: {far:.0e}")
+    claim(far < 1e-12, f"the same with weights 6/12, 3/12, 2/12, 1/12: right, up to {far:.0e}")
 
     print("\nSecond way: a loss that is summed over the images instead of averaged.")
     summed = shard_gradients(model, x, y, [3] * 4, "sum")
     whole_sum = gradient(model, x, y, "sum")
     far = distance(summed.mean(0), whole_sum)
-    claim(
-        abs(far - 3 / 4) < 1e-12, f"4 shards, averaged: {far:.2f}; a quarter of what it should be"
-    )
+    text = f"4 shards, averaged: wrong by {far:.2f}, because the result is a quarter of it"
+    claim(abs(far - 3 / 4) < 1e-12, text)
     far = distance(summed.sum(0), whole_sum)
-    claim(far < 1e-12, f"the same, added up: {far:.0e}")
+    claim(far < 1e-12, f"4 shards, added up: right, up to {far:.0e}")
 
     print("\nThird way: BatchNorm, which lets an image's output depend on the rest of its batch.")
     normed = small_net(nn.BatchNorm2d(4))
     far = distance(shard_gradients(normed, x, y, [3] * 4).mean(0), gradient(normed, x, y))
-    claim(far > 0.01, f"4 shards, each normalized by its own statistics: {far:.2f}")
+    claim(far > 0.01, f"4 shards, each normalized by its own statistics: wrong by {far:.2f}")
     normed.eval()
     far = distance(shard_gradients(normed, x, y, [3] * 4).mean(0), gradient(normed, x, y))
-    claim(far < 1e-12, f"the same with the statistics frozen (eval mode): {far:.0e}")
+    claim(far < 1e-12, f"the same with fixed statistics (eval mode): right, up to {far:.0e}")
 
 
 def small_net(norm: nn.Module) -> nn.Module:

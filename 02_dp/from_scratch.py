@@ -1,9 +1,10 @@
-"""Stage 2 from scratch: DataParallel out of its four moves, on threads.
+"""Stage 2 from scratch: a DataParallel that runs on threads.
 
 In each step DataParallel copies the model to every device (replicate), splits the batch (scatter),
 runs the copies on threads (parallel apply) and puts their outputs together on the first device
-(gather). In backward the copies' gradients are added up there. Without GPUs a thread stands in for
-a device, so all of it runs on a CPU.
+(gather). Backward sends the gradients of the outputs to the copies, and adds up the gradients of
+the copies on the first device. Without GPUs a thread stands in for a device, so this script also
+runs on a CPU.
 
     python 02_dp/from_scratch.py
     python 02_dp/from_scratch.py --train --epochs 1
@@ -132,7 +133,7 @@ class Gather(torch.autograd.Function):
 
 
 def tensors(module: nn.Module) -> list[Tensor]:
-    """All that makes up the state of a model: parameters, then buffers."""
+    """Return all tensors of a model: parameters, then buffers."""
     return [*module.parameters(), *module.buffers()]
 
 
@@ -157,7 +158,7 @@ def start_thread() -> SimpleQueue:
 
 
 def on_threads(threads: list[SimpleQueue], function: Callable, *arguments: list) -> list:
-    """map(function, *arguments), every call on a thread of its own, all at once."""
+    """Like map(function, *arguments), but all calls run at the same time, each on its thread."""
     futures = []
     for tasks, *own in zip(threads, *arguments):
         future = Future()
@@ -178,17 +179,19 @@ def prove() -> None:
     x = torch.rand(120, 1, 28, 28, dtype=torch.double)
     y = torch.randint(10, (120,))
     parallel = DataParallel(model, [torch.device("cpu")] * 3)
-    print("120 images on 3 threads, float64. The largest difference to the bare model:")
+    print("120 images on 3 threads, float64. The largest difference from the bare model:")
     model.eval()
-    for when in ("", ", after a step"):  # by then the replicas need the new parameters
+    for when in ("", ", after a step"):  # After a step the replicas need the new parameters.
         outputs, gradients = differences(parallel, model, x, y)
-        claim(outputs < 1e-12, f"outputs, BatchNorm's statistics frozen{when}: {outputs:.0e}")
-        claim(gradients < 1e-12, f"gradients, BatchNorm's statistics frozen{when}: {gradients:.0e}")
+        claim(outputs < 1e-12, f"outputs, BatchNorm's statistics fixed{when}: {outputs:.0e}")
+        claim(gradients < 1e-12, f"gradients, BatchNorm's statistics fixed{when}: {gradients:.0e}")
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     model.train()
     outputs, gradients = differences(parallel, model, x, y)
-    claim(outputs > 0.01, f"outputs, live statistics: {outputs:.2f}; each replica sees a third")
-    claim(gradients > 0.001, f"gradients, live statistics: {gradients:.3f}")
+    text = f"outputs, each thread with the statistics of its third: {outputs:.2f}"
+    claim(outputs > 0.01, text)
+    text = f"gradients, each thread with the statistics of its third: {gradients:.3f}"
+    claim(gradients > 0.001, text)
     # The first replica, which is the model itself, sees the first third of the batch. So its
     # running statistics become those of a model that gets only this third.
     alone = copy.deepcopy(model)
@@ -197,7 +200,7 @@ def prove() -> None:
     batchnorm = 1  # its index in the model
     far = model[batchnorm].running_mean - alone[batchnorm].running_mean
     far = far.abs().max().item()
-    claim(far < 1e-12, f"the running mean that is kept, to that of the first third: {far:.0e}")
+    claim(far < 1e-12, f"the running mean, from that of the first third alone: {far:.0e}")
 
     print("\nBytes between the first device and the others, in a step of 120 images, float32:")
     steps = {}
@@ -210,11 +213,11 @@ def prove() -> None:
     print(tabulate(lines, ["devices", *steps], tablefmt="plain", intfmt=","))
     size = sum(tensor.nbytes for tensor in tensors(train.make_model()))
     grows = all(step["model out"] == (n - 1) * size for n, step in steps.items())
-    claim(grows, f"the model's {size:,} bytes go out once for each device but the first")
+    claim(grows, f"the model's {size:,} bytes are sent once to each device except the first")
 
 
 def differences(parallel, model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """-> how far two ways to call a model are apart in one batch: in outputs, in gradients."""
+    """Call a model in two ways -> the largest difference of the outputs, and of the gradients."""
     outputs = []
     gradients = []
     for call in (model, parallel):
@@ -229,7 +232,7 @@ def differences(parallel, model: nn.Module, x: Tensor, y: Tensor) -> tuple[float
 
 
 def bytes_per_step(model: nn.Module, x: Tensor, y: Tensor, devices: int) -> Counter:
-    """What passes through the first device in one step, in bytes, by what it is."""
+    """Return how many bytes of each kind pass through the first device in one step."""
     parallel = DataParallel(model, [x.device] * devices)
     F.cross_entropy(parallel(x), y).backward()
     return parallel.traffic

@@ -47,8 +47,8 @@ def train(args, device, devices):
         batch_size=args.batch_size,
         shuffle=True,
         num_workers=args.workers,
-        persistent_workers=args.workers > 0,  # Else the workers would start again in each epoch.
-        # From pinned memory a copy to the GPU runs while Python goes on.
+        persistent_workers=args.workers > 0,  # Otherwise new workers start in each epoch.
+        # Pinned memory is never swapped out, so it can be copied to the GPU while Python goes on.
         pin_memory=device.type == "cuda",
     )
     # Testing keeps nothing for backward, so larger batches fit into the memory.
@@ -72,11 +72,12 @@ def train(args, device, devices):
     )
 
     print(f"{STAGE}: one process on {devices} {device.type} device(s), {args.threads} thread(s)")
-    # An entry per epoch: the loss, [correct, total] of the test, the seconds of each phase, and the
-    # seconds of processor time. The seconds are lists, because later stages have several ranks.
+    # The history has an entry per epoch: the loss, [correct, total] of the test, the seconds of
+    # each phase, and the seconds of processor time. The seconds are in lists, because later stages
+    # have several ranks.
     history = []
     for epoch in range(args.epochs):
-        # If a rank got less processor time than its epoch took, other programs used its core.
+        # If the processor time is less than the time of the epoch, other programs used this core.
         before = time.process_time()
         loss, phases = train_epoch(dp_model, loader, optimizer, schedule, device)
         cpu = time.process_time() - before
@@ -179,7 +180,7 @@ def to_device(images, labels, device):
 
 
 class Stopwatch:
-    """Splits an epoch into phases: lap("forward") ends a phase that began at the last lap."""
+    """Splits an epoch into phases. lap("forward") ends the phase that began at the last lap."""
 
     def __init__(self, device):
         self.on_gpu = device.type == "cuda"
@@ -188,7 +189,7 @@ class Stopwatch:
 
     def lap(self, phase):
         if self.on_gpu:
-            # The GPU works later than Python. An event notes the time when the GPU gets here.
+            # Python runs ahead of the GPU. An event notes the time when the GPU gets to this place.
             now = torch.cuda.Event(enable_timing=True)
             now.record()
         else:
@@ -251,7 +252,7 @@ def parse_args():
     add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
     add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
     args = parser.parse_args()
-    # A folder that cannot be made fails now and not after the training.
+    # If a folder cannot be made, the run fails now and not after the training.
     args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     args.record.parent.mkdir(parents=True, exist_ok=True)
     return args

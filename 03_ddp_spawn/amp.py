@@ -1,8 +1,8 @@
 """Mixed precision in numbers: what 16 bits lose, what the scaler saves, and in which order to clip.
 
-fp16 has 11 bits for the digits and only 5 for the exponent: what is at most 3e-8 becomes 0.
-So the loss is multiplied before backward (scale), the gradients are divided after it (unscale).
-bf16 has the range of fp32, with only 8 bits for the digits, and needs none of this.
+fp16 has 11 bits for the digits and only 5 for the exponent, so a number of at most 3e-8 becomes 0.
+For this reason the loss is multiplied before backward (scale), and the gradients are divided after
+backward (unscale). bf16 has the range of fp32, with only 8 bits for the digits, and needs no scale.
 
     python 03_ddp_spawn/amp.py
 """
@@ -19,7 +19,7 @@ SCALE = 2.0**16  # what GradScaler begins with
 
 
 def losses(dtype: torch.dtype | None, steps: int = 10) -> tuple[list[float], float]:
-    """Train the ConvNet with autocast to a type (None: without) -> losses, the scaler's last scale.
+    """Train the ConvNet with autocast to a type, or without -> the losses, and the last scale.
 
     The step is that of stage 3: a GradScaler, which does nothing unless the type is fp16.
     """
@@ -83,13 +83,13 @@ def main() -> None:
     gradients = 10 ** (-10 + 7 * torch.rand(1_000_000, dtype=torch.float64))
     without, scaled = lost_in_fp16(gradients), lost_in_fp16(gradients, SCALE)
     claim(without > 0.3, f"{without:.0%} become 0")
-    claim(scaled < 0.001, f"{scaled:.0%} do if they are multiplied by {SCALE:,.0f} first")
-    claim((gradients.bfloat16() != 0).all().item(), "0% do in bf16, without any scaling")
+    claim(scaled < 0.001, f"{scaled:.0%} become 0 if they are first multiplied by {SCALE:,.0f}")
+    claim((gradients.bfloat16() != 0).all().item(), "0% become 0 in bf16, without any scaling")
 
-    print("\nClipping the gradients of a scaled loss to a norm of 1. The norm the optimizer gets:")
+    print("\nThe gradients of a scaled loss are clipped to a norm of 1. The norm at the optimizer:")
     right, wrong = clipped_norm(unscale_first=True), clipped_norm(unscale_first=False)
     claim(abs(right - 1) < 1e-3, f"scale, backward, unscale, clip, step: {right:.3f}")
-    text = f"scale, backward, clip, step:          {wrong:.2e}; clipped first, divided after"
+    text = f"scale, backward, clip, step:          {wrong:.2e}; step divides what was clipped"
     claim(abs(wrong * SCALE - 1) < 1e-3, text)
 
 

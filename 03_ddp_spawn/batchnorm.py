@@ -1,8 +1,9 @@
-"""BatchNorm on two ranks: what the plain one does to them, and SyncBatchNorm from scratch.
+"""BatchNorm on two ranks: what plain BatchNorm computes, and SyncBatchNorm from scratch.
 
 BatchNorm normalizes by the statistics of its batch, and a rank has only its shard of the batch.
-nn.SyncBatchNorm sums the statistics over the ranks, on GPUs only. The one below does so anywhere,
-and shows on two ranks that it computes what one process computes with the whole batch.
+nn.SyncBatchNorm sums the statistics over the ranks, on GPUs only. The class below also does so on
+CPUs. The script shows that two ranks with this class compute what one process computes with the
+whole batch.
 
     python 03_ddp_spawn/batchnorm.py
 """
@@ -51,10 +52,10 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """An all-reduce that gradients pass through.
+    """An all-reduce through which autograd can compute gradients.
 
-    Every rank's loss depends on the sum, and the sum on every rank's tensor: so in backward what
-    all losses want changed in the sum is summed up too.
+    The sum depends on the tensor of every rank, and the loss of every rank depends on the sum. So
+    backward adds up the gradients of all ranks.
     """
 
     @staticmethod
@@ -69,9 +70,9 @@ class SumOverRanks(torch.autograd.Function):
 
 
 def convert(module: nn.Module) -> nn.Module:
-    """Replace every BatchNorm2d in a model by a synchronised one with the same numbers in it.
+    """Replace every BatchNorm2d in a model by a synchronized one with the same numbers.
 
-    It has to be called before the optimizer is made, as nn.SyncBatchNorm's conversion has to.
+    The new modules have new parameters, so call this function before you make the optimizer.
     """
     for name, child in module.named_children():
         if isinstance(child, nn.BatchNorm2d):
@@ -84,7 +85,7 @@ def convert(module: nn.Module) -> nn.Module:
 
 
 def prove() -> None:
-    """All that this script claims, seen from one of the ranks."""
+    """Check all claims of this script. Every rank calls this function."""
     from from_scratch import batch, claim, say
     from train import make_model
 
@@ -124,7 +125,7 @@ def train(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
 
 
 def train_on_ranks(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
-    """The same with every other image on each of two ranks."""
+    """Train with DDP on two ranks, each of which takes every other image of a batch."""
     mine = slice(dist.get_rank(), None, 2)
     # Each rank keeps its own running statistics, so that they can be compared.
     ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)

@@ -33,8 +33,9 @@ MIB = 2**20
 class NaiveDDP(nn.Module):
     """Averages gradients over the ranks: after backward, one gradient after the other.
 
-    module: the model of this rank. All ranks need the same model, and each of its parameters must
-    get a gradient in every backward. Raises ValueError on all ranks if their models differ.
+    module: the model of this rank. All ranks need parameters of the same shapes and types.
+    Otherwise all ranks raise ValueError. Each parameter must get a gradient in every backward.
+    Otherwise the next forward raises RuntimeError.
     """
 
     def __init__(self, module: nn.Module):
@@ -42,11 +43,12 @@ class NaiveDDP(nn.Module):
         self.module = module
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.arrived = []  # The parameters that have a gradient in this backward, in order.
-        self.wanted = True  # no_sync sets this to False for the next forward.
-        self.averaging = True  # This is the value of wanted in the last forward.
+        self.wanted = True  # The method no_sync sets this to False.
+        # Each forward copies `wanted` into `averaging`. If it is False, backward does not average.
+        self.averaging = True
         check_same_model(self.trained)
         for tensor in chain(module.parameters(), module.buffers()):
-            dist.broadcast(tensor.detach(), src=0)  # all ranks begin with rank 0's numbers
+            dist.broadcast(tensor.detach(), src=0)  # All ranks begin with the values of rank 0.
         for index, parameter in enumerate(self.trained):
             # Autograd calls the hook when it has put the whole gradient into parameter.grad.
             parameter.register_post_accumulate_grad_hook(partial(self.on_gradient, index))
@@ -60,7 +62,7 @@ class NaiveDDP(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """After a forward inside this context, backward does not average, as with DDP."""
+        """If the forward pass runs inside this context, its backward pass does not average."""
         self.wanted = False
         try:
             yield
@@ -87,16 +89,16 @@ class NaiveDDP(nn.Module):
 class BucketedDDP(NaiveDDP):
     """Averages gradients bucket by bucket, while backward goes on: what DDP does.
 
-    bucket_cap_mb: a bucket that has so many MiB is full. All ranks need the same number. None
-    stands for DDP's default: 1 MiB for the first bucket, which is sent early, and 25 for the
-    other buckets.
+    bucket_cap_mb: the size in MiB at which a bucket is full. All ranks need the same number. The
+    value None stands for DDP's default: 1 MiB for the first bucket, so that it is sent early, and
+    25 MiB for the other buckets.
     """
 
     def __init__(self, module: nn.Module, bucket_cap_mb: float | None = None):
         super().__init__(module)
         self.caps = (1 * MIB, 25 * MIB) if bucket_cap_mb is None else (bucket_cap_mb * MIB,) * 2
         self.rebuilt = False
-        self.fill([list(range(len(self.trained)))])  # at first everything is in one bucket
+        self.fill([list(range(len(self.trained)))])  # At first one bucket has all parameters.
 
     def fill(self, indices: list[list[int]]) -> None:
         """Make a bucket of each list of parameters."""
@@ -122,7 +124,7 @@ class BucketedDDP(NaiveDDP):
         for bucket in self.buckets:
             bucket.wait_and_write_back()
         self.launched = 0
-        if not self.rebuilt:  # The first backward has shown in which order gradients arrive.
+        if not self.rebuilt:  # The first backward pass has shown the order of the gradients.
             order = torch.tensor(self.arrived, device=self.trained[0].device)
             dist.broadcast(order, src=0)  # All ranks need the same buckets.
             sizes = [parameter.nbytes for parameter in self.trained]
@@ -165,9 +167,11 @@ class Bucket:
 def assign(order: list[int], sizes: list[int], first: float, cap: float) -> list[list[int]]:
     """Fill buckets with parameters in the given order; a bucket that has reached its cap is closed.
 
-    order: indices of parameters. sizes: bytes of each parameter, by index. first, cap: bytes that
-    close the first bucket, and each of the others. A tensor is never split, so a bucket may exceed
-    its cap. Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
+    order: indices of parameters. sizes: bytes of each parameter, by index. first: the first
+    bucket is closed when it has this many bytes. cap: the same for all later buckets. A tensor is
+    never split, so a bucket may exceed its cap.
+
+    Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
     """
     caps = chain([first], repeat(cap))
     buckets = [[]]
@@ -181,7 +185,7 @@ def assign(order: list[int], sizes: list[int], first: float, cap: float) -> list
 
 
 def check_same_model(parameters: list[Tensor]) -> None:
-    """Raise ValueError, on every rank, unless all ranks have the same parameters, at least one."""
+    """Raise ValueError on every rank if the ranks have different parameters, or none."""
     models = [None] * dist.get_world_size()
     dist.all_gather_object(models, [(tuple(p.shape), str(p.dtype)) for p in parameters])
     if not models[0] or any(model != models[0] for model in models):
@@ -192,10 +196,10 @@ def check_same_model(parameters: list[Tensor]) -> None:
 
 
 def prove() -> None:
-    """All that this script claims, seen from one of the ranks."""
+    """Check all claims of this script. Every rank calls this function."""
     from train import make_model
 
-    say("Two ranks, each with images of its own: PyTorch's DDP, and ours.\n")
+    say("Two ranks train on different images, with PyTorch's DDP and with the two classes above.\n")
     compare("ConvNet", make_model, 0.01)
     compare("ConvNet", make_model, None)
     compare("wide net", wide_net, 1)
@@ -208,15 +212,16 @@ def prove() -> None:
     claim(first == 4, f"2nd backward: bucket 0 is sent when {first} of 16 gradients are ready")
     say(f"       the other buckets are sent when {', '.join(map(str, others))} are ready")
 
-    say("\nno_sync: micro-batches of 8, the gradients averaged only with the third (float64)")
+    say("\nno_sync: the gradients of three batches add up. Only the third backward averages them.")
     for wrap in (BucketedDDP, NaiveDDP):
-        # eval() freezes BatchNorm's statistics, because they would depend on the micro-batch.
+        # eval() freezes BatchNorm's statistics. Otherwise they would depend on the batch.
         model = wrap(make_model().double().eval())
         micro = [batch(dtype=torch.double) for _ in range(3)]
         found = accumulate(model, micro)
         whole = gradients_of(model, *map(torch.cat, zip(*micro)))
         far = max((a - b).abs().max().item() for a, b in zip(found, whole))
-        claim(far < 1e-12, f"{wrap.__name__}: the gradients of one batch of 24, within {far:.0e}")
+        text = f"{wrap.__name__}: the gradients are those of one batch of 24, up to {far:.0e}"
+        claim(far < 1e-12, text)
 
 
 def compare(name: str, make: Callable[[], nn.Module], cap: float | None, steps: int = 4) -> None:
@@ -236,7 +241,7 @@ def compare(name: str, make: Callable[[], nn.Module], cap: float | None, steps: 
     claim(same, text)
     theirs = ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"]  # a private function
     ours = ", ".join(" ".join(map(str, bucket)) for bucket in bucketed.indices)
-    claim(ours == theirs, f"    buckets as DDP's: {ours}")
+    claim(ours == theirs, f"    the same buckets as in DDP: {ours}")
 
 
 def departures(model: BucketedDDP) -> list[int]:
@@ -271,7 +276,7 @@ def gradients_of(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 def accumulate(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """The gradients of several equal batches, averaged over the ranks once, with the last one."""
+    """Add up the gradients of equal batches. Only the last batch averages them over the ranks."""
     model.zero_grad()
     for number, (x, y) in enumerate(batches, start=1):
         with model.no_sync() if number < len(batches) else nullcontext():
@@ -292,7 +297,7 @@ def wide_net() -> nn.Module:
 
 
 def on_two_ranks(prove: Callable[[], None]) -> None:
-    """Call a function of this script, or of another one of this stage, on two ranks."""
+    """Call `prove`, a function of this script or of another script of this stage, on two ranks."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(run_rank, (f"file://{folder}/ranks", prove), nprocs=2, daemon=True)
 
@@ -318,7 +323,7 @@ def say(text: str) -> None:
 
 
 def claim(held: bool, text: str) -> None:
-    """Rank 0 prints a claim that holds. A rank where it fails prints it and ends all ranks."""
+    """If the claim holds, rank 0 prints it. If it fails on a rank, this rank ends all ranks."""
     if held:
         say(f"ok     {text}")
     else:

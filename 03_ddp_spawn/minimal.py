@@ -2,8 +2,9 @@
 
 python 03_ddp_spawn/minimal.py
 
-The comments number what is new, as in stage 4, so the numbers are not in order here. The pages
-03_ddp_spawn/README.md and 04_ddp_torchrun/README.md explain them.
+The numbers in the comments mark the changes from 01_baseline/minimal.py. They are those of stage 4,
+so they are not in order. The pages 03_ddp_spawn/README.md and 04_ddp_torchrun/README.md explain
+them.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def worker(rank, world_size, backend, meeting_point):
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # 2. Each rank draws its own random numbers, as a model with dropout would need them. The first
+    # 2. Each rank draws different random numbers. A model with dropout would need this. The first
     # weights differ, too, until change 7 makes them equal.
     torch.manual_seed(rank)
     # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
@@ -62,8 +63,8 @@ def train(device, rank, world_size):
     # and the world size, and it shuffles.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
-    # 6a. Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
-    # DistributedSampler would repeat some of them, and they would count twice.
+    # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
+    # repeats some images if they cannot be shared evenly, and repeated images count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
@@ -77,8 +78,9 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # 7. DDP copies the weights of rank 0 into the model of every rank. The wrapper holds this same
-    # model. Only training calls the wrapper. The forward passes of the test need no communication.
+    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
+    # test calls the model itself, because the wrapper can make a rank wait for the other ranks,
+    # and in the test the ranks may have different numbers of batches.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

@@ -1,9 +1,9 @@
-"""Who gets which image, and who draws which random number? The tables behind two common traps.
+"""Which rank gets which image, and which rank draws which random numbers? Two common traps.
 
-First: what DistributedSampler assigns to each rank, with and without set_epoch, and what the images
-that it repeats do to an accuracy. Second: when two ranks draw the same random numbers, and so
-rotate and crop their images alike, depending on how they are seeded, with and without loader
-workers, spawned and forked.
+The first part shows what DistributedSampler assigns to each rank, with and without set_epoch. It
+also shows how the images that the sampler repeats change an accuracy. The second part shows when
+two ranks draw the same random numbers, and so rotate and crop their images in the same way. This
+depends on their seeds, on the loader workers, and on whether the ranks are spawned or forked.
 
     python 03_ddp_spawn/shards_and_seeds.py
 """
@@ -100,7 +100,8 @@ def show_shards() -> None:
         print(
             f"   rank {rank}:", *(f"{i}*" if again else f"{i} " for i, again in zip(shard, marks))
         )
-    claim(sum(map(sum, padding(assigned))) == 2, "2 images are there twice, so that all have 3")
+    text = "2 images are assigned twice, so that each rank has 3 images"
+    claim(sum(map(sum, padding(assigned))) == 2, text)
 
     print("\n8 images on 2 ranks, shuffled, in three epochs:")
     without = [shards(8, 2, epoch=0) for _ in range(3)]
@@ -108,7 +109,7 @@ def show_shards() -> None:
     for epoch in range(3):
         print(f"   epoch {epoch}   without set_epoch {without[epoch]}   with {with_it[epoch]}")
     claim(without[0] == without[2], "without set_epoch every epoch has the same order")
-    claim(with_it[0] != with_it[1] != with_it[2], "with it each has its own")
+    claim(with_it[0] != with_it[1] != with_it[2], "with set_epoch each epoch has another order")
     never = set(range(8)).difference(with_it[0][0], with_it[1][1])
     claim(never, f"rank 0 in epoch 0 and rank 1 in epoch 1 together never see {never}")
 
@@ -123,13 +124,15 @@ def show_accuracies() -> None:
     print(tabulate(lines, ["", *found[10, 4]], tablefmt="plain", stralign="right"))
     truth = {10_000: 0.9999, 10: 0.9}
     exact = all(row["exact"] == truth[images] for (images, _), row in found.items())
-    claim(exact, "exact is exact")
+    claim(exact, "the column exact is right in every row")
     padded = [n for (images, n), row in found.items() if row["padded"] == truth[images]]
-    claim(
-        padded == [2, 4], "padded is so only where the ranks divide the images: 10,000 on 2 and 4"
-    )
+    text = "the column padded is right only for 10,000 images on 2 and on 4 ranks, without padding"
+    claim(padded == [2, 4], text)
     most = max(row["mixed"] for row in found.values())
-    claim(most > 1, f"mixed, counts with padding divided without, finds up to {most:.0%} correct")
+    text = (
+        f"the column mixed divides padded counts by the images, and finds up to {most:.0%} correct"
+    )
+    claim(most > 1, text)
 
 
 # ---------------------------------------------------------------- who draws which random number

@@ -41,15 +41,15 @@ def main():
             # Start worker(0, args, meeting_point), worker(1, ...), ..., and wait until they end.
             mp.spawn(worker, args=(args, meeting_point), nprocs=args.world_size)
         finally:
-            # Ctrl-C may interrupt this process alone. At its exit Python would then wait for the
-            # ranks, which would go on training. So they are ended here.
+            # Ctrl-C may stop this process and not the ranks. Python would then wait at its exit
+            # until the ranks have finished their training. So the ranks are ended here.
             for process in mp.active_children():
                 process.terminate()
 
 
 def worker(rank, args, meeting_point):
-    # If the process that started the ranks is killed, the system ends a rank, too, but only after
-    # the rank has asked for it. If that process ended earlier, the rank must notice it here.
+    # When a rank starts, mp.spawn asks the system to end this rank if the parent dies. The parent
+    # may have died before this request, so the rank checks here whether the parent is alive.
     if not mp.parent_process().is_alive():
         raise SystemExit(1)
     device = torch.device("cpu")
@@ -75,8 +75,8 @@ def worker(rank, args, meeting_point):
 def train(args, device):
     rank = dist.get_rank()
     world_size = dist.get_world_size()
-    # Each rank draws its own random numbers. Dropout or augmentation would need this. The weights
-    # are equal nevertheless, because DDP copies those of rank 0.
+    # Each rank draws different random numbers. Dropout or augmentation would need this. The weights
+    # are equal nevertheless, because DDP copies the weights of rank 0.
     torch.manual_seed(args.seed + rank)
     # By default a rank has one CPU thread. Without GPUs one core then stands in for one device.
     torch.set_num_threads(args.threads)
@@ -91,12 +91,12 @@ def train(args, device):
         batch_size=args.batch_size // world_size,
         sampler=sampler,
         num_workers=args.workers,
-        persistent_workers=args.workers > 0,  # Else the workers would start again in each epoch.
-        # From pinned memory a copy to the GPU runs while Python goes on.
+        persistent_workers=args.workers > 0,  # Otherwise new workers start in each epoch.
+        # Pinned memory is never swapped out, so it can be copied to the GPU while Python goes on.
         pin_memory=device.type == "cuda",
     )
-    # Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
-    # DistributedSampler would repeat some of them, and they would count twice.
+    # Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
+    # repeats some images if they cannot be shared evenly, and repeated images count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
@@ -105,11 +105,11 @@ def train(args, device):
     model = make_model().to(device, memory_format=torch.channels_last)
     if args.sync_batchnorm:  # BatchNorm then uses the statistics of all ranks' images together.
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    # DDP copies the weights of rank 0 into the model of every rank, here and once. The wrapper
-    # holds this same model. In each backward it averages the gradients. By default it would also
-    # copy the buffers of rank 0 in each forward. These are the running mean and variance of
-    # BatchNorm. The copies would cost 4 % of a step on two CPU cores, so the buffers are copied
-    # once per epoch instead, before the evaluation below.
+    # This line copies the weights of rank 0 into the model of every rank, and wraps this model. In
+    # each backward the wrapper averages the gradients. By default it would also copy the buffers of
+    # rank 0 in each forward. Buffers are the running mean and variance of BatchNorm. Their copies
+    # would cost 4 % of a step on two CPU cores, so the buffers are copied once per epoch instead,
+    # before the evaluation below.
     ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
@@ -128,12 +128,13 @@ def train(args, device):
 
     if rank == 0:
         print(f"{STAGE}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
-    # An entry per epoch: the loss, [correct, total] of the test, each rank's seconds of each phase,
-    # and each rank's seconds of processor time.
+    # The history has an entry per epoch: the loss, [correct, total] of the test, the seconds of
+    # each phase on each rank, and the seconds of processor time of each rank.
     history = []
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
-        # If a rank got less processor time than its epoch took, other programs used its core.
+        # The processor time leaves out the time in which this rank waits for the other ranks, or in
+        # which other programs use its core.
         before = time.process_time()
         loss, phases = train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, args.amp)
         cpu = time.process_time() - before
@@ -194,14 +195,15 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
         optimizer.zero_grad()
         scaler.scale(loss).backward()  # DDP averages the gradients in here.
         watch.lap("exposed")
-        # The scaler divides the gradients by the scale, and skips the step if one is inf or nan.
+        # The scaler divides the gradients by the scale. If a gradient is inf or nan, the scaler
+        # skips the step.
         scaler.step(optimizer)
         scaler.update()
         schedule.step()  # The schedule counts steps and not epochs.
         total_loss += loss.detach()
         watch.lap("optimizer")
     hook.remove()
-    dist.all_reduce(total_loss)  # Now it is the sum over all ranks.
+    dist.all_reduce(total_loss)  # Now total_loss is the sum over all ranks.
     mean_loss = total_loss.item() / len(loader) / dist.get_world_size()
     return mean_loss, watch.seconds()
 
@@ -269,7 +271,7 @@ def to_device(images, labels, device):
 
 
 class Stopwatch:
-    """Splits an epoch into phases: lap("forward") ends a phase that began at the last lap."""
+    """Splits an epoch into phases. lap("forward") ends the phase that began at the last lap."""
 
     def __init__(self, device):
         self.on_gpu = device.type == "cuda"
@@ -278,7 +280,7 @@ class Stopwatch:
 
     def lap(self, phase):
         if self.on_gpu:
-            # The GPU works later than Python. An event notes the time when the GPU gets here.
+            # Python runs ahead of the GPU. An event notes the time when the GPU gets to this place.
             now = torch.cuda.Event(enable_timing=True)
             now.record()
         else:
@@ -353,7 +355,7 @@ def parse_args():
         args.backend = "nccl" if args.device == "cuda" else "gloo"
     if args.world_size < 1:
         parser.error(
-            f"--world-size {args.world_size}: at least one rank, and {gpus} GPU(s) are here"
+            f"--world-size {args.world_size}: at least one rank is needed ({gpus} GPU(s) are here)"
         )
     if args.backend == "nccl" and args.world_size > gpus:
         parser.error(f"more ranks than the {gpus} GPU(s) here: --backend gloo lets ranks share one")
@@ -361,7 +363,7 @@ def parse_args():
         parser.error("--sync-batchnorm: PyTorch's SyncBatchNorm works on GPUs only")
     if args.batch_size % args.world_size != 0:
         parser.error(f"--batch-size {args.batch_size} is not divisible by {args.world_size} ranks")
-    # A folder that cannot be made fails now and not after the training.
+    # If a folder cannot be made, the run fails now and not after the training.
     args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     args.record.parent.mkdir(parents=True, exist_ok=True)
     return args

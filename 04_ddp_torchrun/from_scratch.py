@@ -1,9 +1,9 @@
 """Stage 4 from scratch: a launcher, which does the work of torchrun on one machine.
 
-It starts one process per rank, with the rank's number in its environment, and puts that number
-before each line that the rank prints. When one fails, the others are stopped and the one that
-failed first is named; then all are started again, as often as allowed. Without a script to launch
-it shows that it is as good as torchrun for stage 4.
+It starts one process per rank, with the number of the rank in the environment, and puts this number
+before each line that the rank prints. When a rank fails, the launcher stops the other ranks and
+names the rank that failed first. If restarts are allowed, it then starts all ranks again. If you
+give it no script, it shows that it does for stage 4 what torchrun does.
 
     python 04_ddp_torchrun/from_scratch.py
     python 04_ddp_torchrun/from_scratch.py --nproc-per-node 2 04_ddp_torchrun/train.py --epochs 1
@@ -58,7 +58,10 @@ def launch(script: list[str], ranks: int, max_restarts: int = 0) -> int:
 
 
 def environment(ranks: int, port: int, run_id: str, restarts: int, max_restarts: int) -> dict:
-    """What torchrun tells all ranks alike. (A "group" is a machine, a "role" a kind of rank.)"""
+    """The variables that are equal on all ranks. (A "group" is a machine, a "role" a kind of rank.)
+
+    torchrun sets the same variables.
+    """
     env = {
         "MASTER_ADDR": "localhost",  # where the store is
         "MASTER_PORT": str(port),
@@ -71,7 +74,7 @@ def environment(ranks: int, port: int, run_id: str, restarts: int, max_restarts:
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 need not open it
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # The launcher has opened the store, not rank 0.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # a failed collective ends a rank on a GPU
     }
     if ranks > 1:
@@ -80,7 +83,7 @@ def environment(ranks: int, port: int, run_id: str, restarts: int, max_restarts:
 
 
 def of_rank(rank: int) -> dict:
-    """What torchrun tells one rank; on one machine all three numbers are the same."""
+    """The variables of one rank. On one machine its three numbers are the same."""
     return {"RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank)}
 
 
@@ -117,7 +120,7 @@ def run_once(script: list[str], environments: list[dict]) -> tuple[int, int, lis
 
 
 def show(rank: int, lines, last_lines: deque) -> None:
-    """Print what a rank prints, with its number before each line, and remember the last ones."""
+    """Print the lines of a rank with its number before each, and remember the last lines."""
     with lines:
         for line in lines:
             last_lines.append(line.rstrip())
@@ -168,7 +171,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 OURS = [sys.executable, str(HERE / "from_scratch.py")]
 SHOW_ENVIRONMENT = """
 import json, os
-if os.environ["RANK"] == "1":  # one alone: the lines of two might run into one another
+if os.environ["RANK"] == "1":  # Only one rank prints: the lines of two ranks could mix.
     print("ENV" + json.dumps(dict(os.environ)))
 """
 ONE_RAISES = """
@@ -225,7 +228,7 @@ def prove_failures(folder: Path) -> None:
     claim(code == 1 and seconds < 60, f"exit code 1 after {seconds:.1f} seconds")
     print("\nBoth ranks fail, but only the first time, with one restart allowed:", flush=True)
     code = launch([write(folder / "fails_once.py", FAILS_ONCE)], ranks=2, max_restarts=1)
-    claim(code == 0, "exit code 0: they failed, were started again, and met again")
+    claim(code == 0, "exit code 0: both ranks failed, were started again, and met again")
 
 
 def write(path: Path, text: str) -> str:
@@ -234,7 +237,7 @@ def write(path: Path, text: str) -> str:
 
 
 def environment_of_rank_1(launcher: list[str], folder: Path) -> dict[str, str]:
-    """The variables that a launcher has added for rank 1 of 2."""
+    """Return the variables that a launcher adds for rank 1 of 2."""
     script = write(folder / "show_environment.py", SHOW_ENVIRONMENT)
     command = [*launcher, "--nproc-per-node", "2", script]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
@@ -244,7 +247,7 @@ def environment_of_rank_1(launcher: list[str], folder: Path) -> dict[str, str]:
 
 
 def train(launcher: list[str], folder: Path) -> dict[str, torch.Tensor]:
-    """Run stage 4, unchanged, on two ranks -> the weights it ends with."""
+    """Run stage 4, unchanged, on two ranks -> the weights at its end."""
     flags = f"--batch-size 24 --lr 0.01 --device cpu --data {folder.parent / 'data'}"
     flags += f" --record {folder / 'runs.jsonl'} --checkpoint {folder / 'model.pt'}"
     command = [*launcher, "--nproc-per-node", "2", str(HERE / "train.py"), *flags.split()]

@@ -3,7 +3,8 @@
 torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 
 --standalone means that all ranks are on this machine, and --nproc-per-node is their number: one per
-GPU. With --backend gloo at the end, ranks can share a GPU. The comments number what is new.
+GPU. With --backend gloo at the end, ranks can share a GPU. The numbers in the comments mark the
+changes from 01_baseline/minimal.py.
 """
 
 import argparse
@@ -20,8 +21,9 @@ from torchvision import datasets, transforms
 
 def main():
     args = parse_args()
-    # 1. torchrun starts one process per device. Its rank is its number among all processes, and
-    # its local rank is its number on this node (machine). The world size is the number of ranks.
+    # 1. torchrun starts one process per device. The rank of a process is its number among all
+    # processes, and its local rank is its number on this node (machine). The world size is the
+    # number of ranks.
     rank = int(os.environ["RANK"])
     local_rank = int(os.environ["LOCAL_RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -29,7 +31,7 @@ def main():
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # 2. Each rank draws its own random numbers, as a model with dropout would need them. The first
+    # 2. Each rank draws different random numbers. A model with dropout would need this. The first
     # weights differ, too, until change 7 makes them equal.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
@@ -37,7 +39,7 @@ def main():
     # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
     # gloo between CPUs. NCCL must know which GPU belongs to this rank (device_id).
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
-    # 4b. No rank passes before all are here. Now the data is on every node.
+    # 4b. Each rank waits here for all others. After this line the data is on every node.
     dist.barrier()
 
     train(device, rank, world_size)
@@ -52,8 +54,8 @@ def train(device, rank, world_size):
     # and the world size, and it shuffles.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
-    # 6a. Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
-    # DistributedSampler would repeat some of them, and they would count twice.
+    # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
+    # repeats some images if they cannot be shared evenly, and repeated images count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
@@ -67,8 +69,9 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # 7. DDP copies the weights of rank 0 into the model of every rank. The wrapper holds this same
-    # model. Only training calls the wrapper. The forward passes of the test need no communication.
+    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
+    # test calls the model itself, because the wrapper can make a rank wait for the other ranks,
+    # and in the test the ranks may have different numbers of batches.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

@@ -113,20 +113,22 @@ def main():
     add("--tensorboard", type=Path, help="folder for TensorBoard's events and log.txt")
     add("--timeout", type=float, default=20, help="seconds a rank waits for the others (20)")
     add("--alone", action="store_true", help="rank 0 stops alone: see what the others do")
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    add("--backend", default=backend, help="gloo lets ranks share a GPU")
     args = parser.parse_args()
     if "RANK" not in os.environ:
         parser.error("start it with torchrun, as --help shows")
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        device = torch.device("cuda", local_rank)
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if local_rank == 0:
         load_mnist(args.data)  # One rank per node downloads, before it joins the others.
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        args.backend,
         timeout=timedelta(seconds=args.timeout),
-        device_id=device if device.type == "cuda" else None,
+        device_id=device if args.backend == "nccl" else None,
     )
     dist.barrier()
     run(args, device)

@@ -42,16 +42,17 @@ def main():
         torch.cuda.set_device(device)
     if local_rank == 0:
         load_mnist(args.data)  # One rank per node downloads, before it joins the others.
-    # torchrun has set RANK, WORLD_SIZE, and the address of rank 0 (MASTER_ADDR, MASTER_PORT). By
-    # these variables the ranks find each other. From here on they can communicate: over nccl
-    # between GPUs, or over gloo between CPUs. NCCL must know the GPU of this rank (device_id).
+    # torchrun has set the environment variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The
+    # last two are the address at which the ranks find each other. From here on they can
+    # communicate: over nccl between GPUs, or over gloo between CPUs. NCCL must know the GPU of this
+    # rank (device_id).
     dist.init_process_group(
         args.backend,
         timeout=timedelta(seconds=args.timeout),
         device_id=device if args.backend == "nccl" else None,
     )
-    # No rank passes before all are here, which init_process_group does not promise. Now every node
-    # has the data.
+    # No rank passes the barrier before all ranks have reached it. init_process_group does not
+    # promise to wait for all of them. Now every node has the data.
     dist.barrier()
     train(args, device)
     dist.destroy_process_group()  # This comes last, because DDP uses the group in train.
@@ -60,8 +61,8 @@ def main():
 def train(args, device):
     rank = dist.get_rank()
     world_size = dist.get_world_size()
-    # Each rank draws its own random numbers. Dropout or augmentation would need this. The weights
-    # are equal nevertheless, because DDP copies those of rank 0.
+    # Each rank draws different random numbers. Dropout or augmentation would need this. The weights
+    # are equal nevertheless, because DDP copies the weights of rank 0.
     torch.manual_seed(args.seed + rank)
     # By default a rank has one CPU thread. Without GPUs one core then stands in for one device.
     torch.set_num_threads(args.threads)
@@ -76,23 +77,23 @@ def train(args, device):
         batch_size=args.batch_size // world_size,
         sampler=sampler,
         num_workers=args.workers,
-        persistent_workers=args.workers > 0,  # Else the workers would start again in each epoch.
-        # From pinned memory a copy to the GPU runs while Python goes on.
+        persistent_workers=args.workers > 0,  # Otherwise new workers start in each epoch.
+        # Pinned memory is never swapped out, so it can be copied to the GPU while Python goes on.
         pin_memory=device.type == "cuda",
     )
-    # Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
-    # DistributedSampler would repeat some of them, and they would count twice.
+    # Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
+    # repeats some images if they cannot be shared evenly, and repeated images count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
     # channels_last puts the channels of a pixel next to each other in memory. Convolutions are
     # faster then: on a CPU this saves a quarter of the time.
     model = make_model().to(device, memory_format=torch.channels_last)
-    # DDP copies the weights of rank 0 into the model of every rank, here and once. The wrapper
-    # holds this same model. In each backward it averages the gradients. By default it would also
-    # copy the buffers of rank 0 in each forward. These are the running mean and variance of
-    # BatchNorm. The copies would cost 4 % of a step on two CPU cores, so the buffers are copied
-    # once per epoch instead, before the evaluation below.
+    # This line copies the weights of rank 0 into the model of every rank, and wraps this model. In
+    # each backward the wrapper averages the gradients. By default it would also copy the buffers of
+    # rank 0 in each forward. Buffers are the running mean and variance of BatchNorm. Their copies
+    # would cost 4 % of a step on two CPU cores, so the buffers are copied once per epoch instead,
+    # before the evaluation below.
     ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
@@ -111,12 +112,13 @@ def train(args, device):
 
     if rank == 0:
         print(f"{STAGE}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
-    # An entry per epoch: the loss, [correct, total] of the test, each rank's seconds of each phase,
-    # and each rank's seconds of processor time.
+    # The history has an entry per epoch: the loss, [correct, total] of the test, the seconds of
+    # each phase on each rank, and the seconds of processor time of each rank.
     history = []
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
-        # If a rank got less processor time than its epoch took, other programs used its core.
+        # The processor time leaves out the time in which this rank waits for the other ranks, or in
+        # which other programs use its core.
         before = time.process_time()
         loss, phases = train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, args.amp)
         cpu = time.process_time() - before
@@ -177,14 +179,15 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
         optimizer.zero_grad()
         scaler.scale(loss).backward()  # DDP averages the gradients in here.
         watch.lap("exposed")
-        # The scaler divides the gradients by the scale, and skips the step if one is inf or nan.
+        # The scaler divides the gradients by the scale. If a gradient is inf or nan, the scaler
+        # skips the step.
         scaler.step(optimizer)
         scaler.update()
         schedule.step()  # The schedule counts steps and not epochs.
         total_loss += loss.detach()
         watch.lap("optimizer")
     hook.remove()
-    dist.all_reduce(total_loss)  # Now it is the sum over all ranks.
+    dist.all_reduce(total_loss)  # Now total_loss is the sum over all ranks.
     mean_loss = total_loss.item() / len(loader) / dist.get_world_size()
     return mean_loss, watch.seconds()
 
@@ -252,7 +255,7 @@ def to_device(images, labels, device):
 
 
 class Stopwatch:
-    """Splits an epoch into phases: lap("forward") ends a phase that began at the last lap."""
+    """Splits an epoch into phases. lap("forward") ends the phase that began at the last lap."""
 
     def __init__(self, device):
         self.on_gpu = device.type == "cuda"
@@ -261,7 +264,7 @@ class Stopwatch:
 
     def lap(self, phase):
         if self.on_gpu:
-            # The GPU works later than Python. An event notes the time when the GPU gets here.
+            # Python runs ahead of the GPU. An event notes the time when the GPU gets to this place.
             now = torch.cuda.Event(enable_timing=True)
             now.record()
         else:
@@ -337,7 +340,7 @@ def parse_args():
     world_size = int(os.environ["WORLD_SIZE"])
     if args.batch_size % world_size != 0:
         parser.error(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
-    # A folder that cannot be made fails now and not after the training.
+    # If a folder cannot be made, the run fails now and not after the training.
     args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
     args.record.parent.mkdir(parents=True, exist_ok=True)
     return args

@@ -98,7 +98,7 @@ CHANGES = {
         "With gloo the group ends with the process. With NCCL PyTorch prints a warning, because "
         "communication that is still running could be cut off.",
         "docs/messages.md#the-group-was-not-destroyed-at-the-end",
-        shows="groups that are destroyed",
+        shows="calls of destroy_process_group",
     ),
     "4": Change(
         "downloading once, and waiting for it",
@@ -115,9 +115,10 @@ CHANGES = {
         shows="downloads",
     ),
     "4b": Change(
-        "waiting for the download (the ranks join lazily)",
-        "In this run gloo connects the ranks lazily, as NCCL does without device_id, so "
-        "init_process_group does not wait for rank 0. Rank 1 finds no data and downloads it, too.",
+        "waiting for the download",
+        "In this run gloo connects two ranks only when they first communicate, as NCCL does "
+        "without device_id. So init_process_group does not wait for rank 0, and rank 1 downloads, "
+        "too.",
         "docs/adapt.md#step-by-step",
         shows="downloads",
         environment={"TORCH_GLOO_LAZY_INIT": "1"},
@@ -259,6 +260,7 @@ def parse_args():
 def run_all(numbers, args, folder):
     data = prepare_data(folder)
     print(f"Data: {data}. Each run has {RANKS} ranks on the CPU.")
+    print("A run takes about 15 seconds on two idle cores, and prints nothing while it runs.")
     print(f"A run that hangs is ended after {TIMEOUT} s at the latest.")
     with serve(folder / "source") as address:
         rows = run_numbers(numbers, args, folder, address)
@@ -273,6 +275,7 @@ def run_numbers(numbers, args, folder, address):
     doctor = not args.no_doctor
     start = functools.partial(run_script, folder=folder, address=address)
     complete_text = PARALLEL.read_text()
+    print("Running the complete script.", flush=True)
     complete = [start(complete_text, doctor=doctor)]
     if complete[0].code != 0:
         raise SystemExit(f"The complete script does not run here: {complete[0].error}")
@@ -280,6 +283,7 @@ def run_numbers(numbers, args, folder, address):
     for number in numbers:
         change = CHANGES[number]
         text = without(number)
+        print(f"Running the script without {number}.", flush=True)
         alone = None
         if doctor and change.alone:
             alone = start(complete_text, doctor=True, ranks=1).report
@@ -619,7 +623,7 @@ def summary(work, text):
     beginnings = [str(order[:3]) for order in first["orders"]]
     return {
         "dropout masks of rank 0 and rank 1": " and ".join(masks),
-        "groups that are destroyed": str(first["destroyed"] + second["destroyed"]),
+        "calls of destroy_process_group": str(first["destroyed"] + second["destroyed"]),
         "downloads": str(first["downloads"] + second["downloads"]),
         "training images that the ranks read per epoch": f"{read:,}",
         "steps per epoch": str(first["steps"] // epochs),
@@ -667,7 +671,7 @@ def who_notices(complete, reduced):
     if len(reduced.printed) > len(complete.printed):
         return "who reads the output"
     if reduced.numbers[counted] != complete.numbers[counted]:
-        return "the count"
+        return "the printed count"
     if reduced.findings is None:
         return "nobody (the doctor was not asked)"
     if reduced.findings:

@@ -1,12 +1,12 @@
-"""Stage 5 from scratch: ring all-reduce out of send and receive, next to two other ways.
+"""Stage 5 from scratch: a ring all-reduce built from send and receive, and two other ways.
 
-Every rank has a vector, and every rank needs the sum of all. In a naive all-reduce
-rank 0 adds up for all, and its network is the bottleneck. In a ring the vector is cut into a chunk
-per rank, and in each step every rank sends one chunk to the right and receives another from the
-left. In the first N - 1 steps the ranks add what they receive (reduce-scatter). Then each rank has
-one finished chunk. In the next N - 1 steps they send the finished chunks around the ring
-(all-gather). In total a rank sends 2(N - 1)/N times the vector: once with two ranks, and almost
-twice with many.
+Every rank has a vector, and every rank needs the sum of all vectors. In a naive all-reduce rank 0
+adds up all vectors, and its network is the bottleneck. In a ring of N ranks each vector is cut into
+N chunks. In each step every rank sends one chunk to its right neighbour and receives another chunk
+from its left neighbour. In the first N - 1 steps the ranks add what they receive (reduce-scatter).
+Then each rank has one finished chunk. In the next N - 1 steps the ranks send the finished chunks
+around the ring (all-gather). In total a rank sends 2(N - 1)/N vectors: 1 with two ranks, and almost
+2 with many ranks.
 
     python 05_multinode/from_scratch.py
 """
@@ -28,13 +28,13 @@ from torch import Tensor
 
 
 class Step(NamedTuple):
-    phase: str  # "reduce-scatter": what comes is added; "all-gather": what comes is kept
+    phase: str  # "reduce-scatter": the received chunk is added; "all-gather": it replaces a chunk
     send: int  # number of the chunk that goes to the right neighbour
     receive: int  # number of the chunk that comes from the left neighbour
 
 
 def schedule(rank: int, world_size: int) -> list[Step]:
-    """What a rank does in each of the 2(N - 1) steps. Raises ValueError if there is no such rank.
+    """Return the 2(N - 1) steps of a rank. Raises ValueError if there is no such rank.
 
     Source: P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms for clusters of
     workstations, J. Parallel Distrib. Comput. 69 (2009).
@@ -49,14 +49,14 @@ def schedule(rank: int, world_size: int) -> list[Step]:
 
 
 def chunks(length: int, world_size: int) -> list[slice]:
-    """Cut `length` elements into world_size chunks; if some are left, the first get one more."""
+    """Cut `length` elements into world_size chunks. The first ones may be longer, by 1 element."""
     short, longer = divmod(length, world_size)
     starts = [i * short + min(i, longer) for i in range(world_size + 1)]
     return [slice(start, stop) for start, stop in zip(starts, starts[1:])]
 
 
 def simulate(vectors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Play the ring in one process: yields every rank's vector, at the start and after each step.
+    """Simulate the ring in one process. Yields all vectors, at the start and after each step.
 
     vectors: one per rank, [L]. Raises ValueError if there are none, or if their lengths differ.
     """
@@ -78,8 +78,9 @@ def simulate(vectors: list[Tensor]) -> Iterator[list[Tensor]]:
 def all_reduce(tensor: Tensor, way: str = "ring") -> int:
     """Sum a tensor over all ranks, in place -> how many elements this rank has sent.
 
-    way: "ring", "naive" or "tree". All ranks must pass the same way, and tensors of the same type
-    and length (not 0). Otherwise every rank raises ValueError, before any of the tensor is sent.
+    way: "ring", "naive" or "tree". All ranks must call this function with the same way, and with
+    tensors of the same type and length (not 0). Otherwise every rank raises ValueError, before any
+    element is sent.
     """
     check_agreement(tensor, way)
     flat = tensor.contiguous().view(-1)
@@ -120,7 +121,7 @@ def exchange(outgoing: Tensor, right: int, incoming: Tensor, left: int) -> None:
 
 
 def naive(flat: Tensor) -> int:
-    """The naive way, through rank 0: it receives every vector, and sends every rank the sum."""
+    """The naive way: rank 0 receives all vectors, and sends the sum to every rank."""
     if dist.get_rank() > 0:
         dist.send(flat, dst=0)
         dist.recv(flat, src=0)
@@ -136,20 +137,20 @@ def naive(flat: Tensor) -> int:
 
 
 def tree(flat: Tensor) -> int:
-    """Add up along a tree: level by level towards rank 0, and back. Its depth is log2 of N."""
+    """Add up along a tree with log2(N) levels, towards rank 0, and send the sum back."""
     rank = dist.get_rank()
     world_size = dist.get_world_size()
     received = torch.empty_like(flat)
     sent = 0
     levels = [2**i for i in range(world_size.bit_length()) if 2**i < world_size]
-    for distance in levels:  # up: of two ranks at this distance the right one sends
+    for distance in levels:  # Towards rank 0: in each pair, the larger rank sends.
         if rank % (2 * distance) == distance:
             dist.send(flat, dst=rank - distance)
             sent += len(flat)
         elif rank % (2 * distance) == 0 and rank + distance < world_size:
             dist.recv(received, src=rank + distance)
             flat += received
-    for distance in reversed(levels):  # down: the left one sends
+    for distance in reversed(levels):  # Down: the lower rank sends.
         if rank % (2 * distance) == distance:
             dist.recv(flat, src=rank - distance)
         elif rank % (2 * distance) == 0 and rank + distance < world_size:
@@ -162,7 +163,7 @@ WAYS = {"ring": ring, "naive": naive, "tree": tree}
 
 
 def check_agreement(tensor: Tensor, way: str) -> None:
-    """Raise ValueError on all ranks, since a rank that fails alone leaves the others waiting."""
+    """Raise ValueError on all ranks at once. If one rank failed alone, the others would wait."""
     own = (tensor.numel(), str(tensor.dtype), way)
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
@@ -170,7 +171,7 @@ def check_agreement(tensor: Tensor, way: str) -> None:
         if brought != everyone[0]:
             raise ValueError(f"rank {rank} brings {brought}, rank 0 {everyone[0]}")
     if tensor.numel() == 0 or way not in WAYS:
-        raise ValueError(f"{own}: at least one element, by one of {list(WAYS)}")
+        raise ValueError(f"{own}: the tensor needs an element, and way is one of {list(WAYS)}")
 
 
 # ---------------------------------------------------------------- the proof
@@ -180,7 +181,8 @@ SIZES = {"116 KB": 29_034, "1 MiB": 2**18, "25 MiB": 25 * 2**18}  # float32 elem
 
 
 def show_ring() -> None:
-    print("Three ranks have 1, 10 and 100 everywhere. 11 is the sum of ranks 0 and 1, and so on:\n")
+    print("The elements of rank 0 are 1, those of rank 1 are 10, and those of rank 2 are 100.")
+    print("So 11 is the sum of ranks 0 and 1. The bars separate the three chunks of a vector:\n")
     vectors = [torch.full((6,), 10**rank) for rank in range(3)]
     cut = chunks(6, 3)
     names = ["start", *(step.phase for step in schedule(0, 3))]
@@ -202,17 +204,19 @@ def prove(world_size: int) -> None:
                 all_reduce(ours, way)
                 dist.all_reduce(theirs)
                 exact &= torch.equal(ours, theirs)
-        claim(exact, f"{way}: the sums of dist.all_reduce, of 5 lengths in 4 types")
+        claim(exact, f"{way}: the same sums as dist.all_reduce, for 5 lengths and 4 types")
         total = torch.tensor(all_reduce(torch.ones(1001), way))
         most = total.clone()
         dist.all_reduce(total)
         dist.all_reduce(most, dist.ReduceOp.MAX)
-        text = f"    sends 2(N - 1) x 1001 = {total:,} elements in all, a rank up to {most:,}"
+        text = (
+            f"    they send 2(N - 1) x 1001 = {total:,} elements in all, the busiest rank {most:,}"
+        )
         claim(total == 2 * (world_size - 1) * 1001, text)
 
 
 def measure(world_size: int) -> None:
-    say(f"\nMilliseconds on {world_size} ranks (medians; on other hardware another one may win):")
+    say(f"\nMilliseconds on {world_size} ranks (medians; on other hardware another way may win):")
     lines = []
     for name, length in SIZES.items():
         repeats = 20 if length > 2**20 else 60  # The times of short vectors vary more.
@@ -223,7 +227,7 @@ def measure(world_size: int) -> None:
 
 
 def times(ways: dict[str, Callable], length: int, repeats: int) -> dict[str, float]:
-    """Median seconds of each way to all-reduce a vector of float32, taken in turn."""
+    """Measure all ways for a vector of float32, interleaved -> the median seconds of each way."""
     tensor = torch.zeros(length)
     seconds = {name: [] for name in ways}
     for _ in range(repeats):
@@ -237,7 +241,7 @@ def times(ways: dict[str, Callable], length: int, repeats: int) -> dict[str, flo
 
 
 def run_rank(rank: int, folder: str) -> None:
-    """One of four processes, which form groups of one to four ranks, one group after the other."""
+    """Run one of four processes. They form groups of ranks: 0 alone, 0 and 1, 0 to 2, 0 to 3."""
     if not mp.parent_process().is_alive():
         sys.exit(1)  # The parent was killed while this rank was importing.
     torch.set_num_threads(1)
@@ -261,7 +265,7 @@ def say(text: str) -> None:
 
 
 def claim(held: bool, text: str) -> None:
-    """Rank 0 prints a claim that holds. A rank where it fails prints it and ends all ranks."""
+    """If the claim holds, rank 0 prints it. If it fails on a rank, this rank ends all ranks."""
     if held:
         say(f"ok     {text}")
     else:

@@ -21,8 +21,9 @@ from torchvision import datasets, transforms
 
 def main():
     args = parse_args()
-    # 1. torchrun starts one process per device. Its rank is its number among all processes, and
-    # its local rank is its number on this node (machine). The world size is the number of ranks.
+    # 1. torchrun starts one process per device. The rank of a process is its number among all
+    # processes, and its local rank is its number on this node (machine). The world size is the
+    # number of ranks.
     rank = int(os.environ["RANK"])
     local_rank = int(os.environ["LOCAL_RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -30,7 +31,7 @@ def main():
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # 2. Each rank draws its own random numbers, as a model with dropout would need them. The first
+    # 2. Each rank draws different random numbers. A model with dropout would need this. The first
     # weights differ, too, until change 7 makes them equal.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
@@ -38,7 +39,7 @@ def main():
     # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
     # gloo between CPUs. NCCL must know which GPU belongs to this rank (device_id).
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
-    # 4b. No rank passes before all are here. Now the data is on every node.
+    # 4b. Each rank waits here for all others. After this line the data is on every node.
     dist.barrier()
 
     train(device, rank, world_size)
@@ -53,8 +54,8 @@ def train(device, rank, world_size):
     # and the world size, and it shuffles.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
-    # 6a. Rank r tests the images r, r + world_size, ... If they cannot be shared evenly, a
-    # DistributedSampler would repeat some of them, and they would count twice.
+    # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
+    # repeats some images if they cannot be shared evenly, and repeated images count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
@@ -68,13 +69,15 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # 7. DDP copies the weights of rank 0 into the model of every rank. The wrapper holds this same
-    # model. Only training calls the wrapper. The forward passes of the test need no communication.
+    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
+    # test calls the model itself, because the wrapper can make a rank wait for the other ranks,
+    # and in the test the ranks may have different numbers of batches.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     # 10. A snapshot is a file from which a run can resume. Rank 0 reads it and sends it to all
-    # ranks, so the other nodes need no copy of it. The broadcast fills the list on the other ranks.
+    # ranks, so the other nodes need no copy of it. On the other ranks, the broadcast replaces the
+    # None in the list.
     first_epoch = 0
     found = [None]
     if rank == 0 and os.path.exists("snapshot.pt"):

@@ -7,10 +7,11 @@ stands in for a node with its own disk.
 
     python 05_multinode/resume.py
 
-With --snapshot, and started by torchrun, it trains until SIGTERM, which a scheduler sends before it
-takes nodes back (time limit, preemption, a pod that moves). The signal reaches ranks in different
-steps, or only some of them. They all-reduce a flag before each step, so all save after the same
-step and exit with code 0. The same command, started again, resumes with the next step.
+With --snapshot, and started by torchrun, the script trains until it gets SIGTERM. A scheduler sends
+this signal before it takes nodes back (time limit, preemption, a pod that moves). The signal
+reaches the ranks in different steps, or reaches only some of them. So the ranks all-reduce a flag
+before each step, and all of them save after the same step and exit with code 0. The same command,
+started again, resumes with the next step.
 
     torchrun --standalone --nproc-per-node 2 05_multinode/resume.py --snapshot run.snapshot
     SCRIPT=resume.py sbatch 05_multinode/launch/job.sbatch    (and job_srun.sbatch)

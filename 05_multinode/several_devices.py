@@ -1,16 +1,17 @@
 r"""DistributedDataParallel around a model that is too large for one device.
 
-Everywhere else a process owns one device, and has the whole model on it. Here a process owns all
-devices of its machine: the first block lies on the first, the rest on the last, and activations
-travel between them. DDP goes around it without device_ids, and averages over the machines. A GPU
-idles while another one computes: do this for the memory, not for speed.
+In all other scripts a process owns one device, and has the whole model on this device. Here a
+process owns all devices of its machine. The first block of the model is on the first device, the
+rest is on the last device, and the activations are copied between them. DDP wraps the model without
+device_ids, and averages the gradients over the machines. While one GPU computes, the other one
+waits. So this saves memory, and no time.
 
-The same line on each of two nodes; to rehearse on one machine, run it in two terminals:
+Run this command on each of two nodes. To try it on one machine, run it in two terminals:
 
     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
         --rdzv-endpoint 127.0.0.1:29500 05_multinode/several_devices.py
 
-Without a GPU both "devices" are the CPU, with one both are that one.
+Without a GPU both devices are the CPU. With one GPU both devices are this GPU.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def test_who_notices():
     assert "hangs" in script.what_one_sees(script.CHANGES["3"], complete, hang)
     assert script.who_notices(complete, complete._replace(code=1)) == "an error"
     half = complete._replace(numbers={counted: "5"})
-    assert script.who_notices(complete, half) == "the count"
+    assert script.who_notices(complete, half) == "the printed count"
     twice = complete._replace(printed=complete.printed * 2)
     assert script.who_notices(complete, twice) == "who reads the output"
     found = complete._replace(findings=["WRONG [same-order] minimal.py:60"])

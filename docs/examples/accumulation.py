@@ -1,4 +1,4 @@
-"""Gradient accumulation under DDP: what no_sync saves, and how it goes wrong, in numbers.
+"""Gradient accumulation with DDP: what no_sync saves, and three ways to use it wrongly.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/accumulation.py
 """
@@ -20,13 +20,14 @@ STEPS, MICRO_BATCHES = 5, 4
 def accumulate(ddp_model, micro_batches):
     for number, (x, y) in enumerate(micro_batches, start=1):
         last = number == len(micro_batches)
-        with nullcontext() if last else ddp_model.no_sync():  # around forward and backward
+        # no_sync must be around forward and backward.
+        with nullcontext() if last else ddp_model.no_sync():
             loss = F.mse_loss(ddp_model(x), y) / len(micro_batches)
             loss.backward()
 
 
 def variant(ddp_model, micro_batches, forward, backward):
-    """Put no_sync around the first `forward` forwards and the first `backward` backwards."""
+    """Put no_sync around the first `forward` forward and the first `backward` backward passes."""
     for number, (x, y) in enumerate(micro_batches, start=1):
         with ddp_model.no_sync() if number <= forward else nullcontext():
             loss = F.mse_loss(ddp_model(x), y) / len(micro_batches)
@@ -50,8 +51,9 @@ def main():
     report = print if dist.get_rank() == 0 else lambda *_: None
     torch.set_default_dtype(torch.float64)  # Rounding at 1e-16 hides no mistake.
     steps = [draw(seed) for seed in range(STEPS)]
-    whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]  # one batch of all ranks
-    expected = train(make_model(), accumulate, whole)  # One process computes this without DDP.
+    # Each step as one batch with the samples of all ranks and micro-batches.
+    whole = [[(x.flatten(0, 2), y.flatten(0, 2))] for x, y in steps]
+    expected = train(make_model(), accumulate, whole)  # without DDP
     own = [list(zip(x[dist.get_rank()], y[dist.get_rank()])) for x, y in steps]
     report(f"{dist.get_world_size()} ranks, {MICRO_BATCHES} micro-batches per optimizer step")
     report(f"{'':28}  all-reduced per step   largest difference of a weight")
@@ -61,7 +63,7 @@ def main():
 
 
 def examine(way, steps, expected):
-    """Train in one of the ways -> what was all-reduced, and how far off the weights are."""
+    """Train in one of the ways -> what was all-reduced, and the largest errors of the weights."""
     ddp_model, handed = DistributedDataParallel(make_model()), []
     ddp_model.register_comm_hook(handed, count_and_average)
     weights = train(ddp_model, way, steps)
@@ -102,7 +104,7 @@ def make_model():
 
 
 def draw(seed):
-    """-> x and y of all ranks in one step: [ranks, micro-batches, 16 samples, 64 features]"""
+    """-> x and y of one step, for all ranks: [ranks, micro-batches, 16 samples, 64 features]"""
     torch.manual_seed(seed)
     x = torch.randn(dist.get_world_size(), MICRO_BATCHES, 16, 64)
     return x, x.sin()

@@ -1,4 +1,4 @@
-"""adapt_before.py made data-parallel. The numbers are the steps on docs/adapt.md.
+"""adapt_before.py made data-parallel. The numbers in comments are the steps of docs/adapt.md.
 
 Run it: torchrun --standalone --nproc-per-node 2 docs/examples/adapt_after.py
 """

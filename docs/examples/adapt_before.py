@@ -1,6 +1,6 @@
-"""A complete program on one device: regression with a small network, until the error is small.
+"""A complete program on one device: it trains a small network until the error is small.
 
-adapt_after.py is this program made data-parallel; docs/adapt.md goes through the steps.
+adapt_after.py is this program made data-parallel. docs/adapt.md explains the steps.
 Run it: python docs/examples/adapt_before.py
 """
 

@@ -1,4 +1,4 @@
-"""The learning rate when the batch grows: a small ConvNet on MNIST under one of three rules.
+"""Train a small ConvNet on MNIST, and scale the learning rate with the batch by one of three rules.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/batch_size.py --batch-size 240 --rule linear
 """
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision import datasets
 
 OPTIMIZERS = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": torch.optim.Adam}
-RATES = {"sgd": 0.05, "adam": 0.004}  # for the base batch
+RATES = {"sgd": 0.05, "adam": 0.004}  # learning rates for the base batch of 60 images
 
 
 def scaled_rate(rule, lr, factor):  # factor: batch / base batch
@@ -24,7 +24,7 @@ def scaled_rate(rule, lr, factor):  # factor: batch / base batch
 
 
 def schedule(first, peak, steps):
-    """The rate of each step: from first to peak in a fifth of the steps, then a cosine to zero."""
+    """Return the rate of each step: it rises for a fifth of the steps, then a cosine falls to 0."""
     rising = steps // 5
     rates = [first + (peak - first) * step / rising for step in range(rising)]
     falling = steps - rising
@@ -32,11 +32,12 @@ def schedule(first, peak, steps):
 
 
 def train(model, optimizer, rates, images, labels, batch_size, accumulate=1, rank=0, ranks=1):
-    """A step for each learning rate, with batch_size images of all ranks and micro-batches."""
+    """Take one step for each learning rate. batch_size counts the images of all ranks."""
     batches = []
     for rate in rates:
-        if not batches:  # the next epoch: in the same order on all ranks, without a smaller batch
+        if not batches:  # A new epoch begins. All ranks draw the same order of images.
             order = torch.randperm(len(images))
+            # A smaller batch at the end of an epoch is left out.
             batches = list(order.split(batch_size)[: len(images) // batch_size])
         own = batches.pop()[rank::ranks]
         optimizer.param_groups[0]["lr"] = rate
@@ -48,7 +49,7 @@ def train(model, optimizer, rates, images, labels, batch_size, accumulate=1, ran
 
 
 def make_model(seed):
-    """GroupNorm normalizes each image by itself, so the shards of a batch do not matter."""
+    """A ConvNet with GroupNorm. It normalizes each image alone, so shards change no result."""
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(1, 8, 5, stride=2, padding=2), nn.GroupNorm(2, 8), nn.ReLU(),
@@ -71,10 +72,10 @@ def accuracy(model, images, labels):
 def main():
     args = parse()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo")  # on CPUs, even if there are GPUs: the model is small
+    dist.init_process_group("gloo")  # The model is small, so it trains on CPUs, even with GPUs.
     images, labels = load(args.data, True, 12_000)
     lr = RATES[args.optimizer]
-    peak = scaled_rate(args.rule, lr, args.batch_size / 60)  # 60: the batch of RATES
+    peak = scaled_rate(args.rule, lr, args.batch_size / 60)  # RATES are for batches of 60.
     first = peak if args.no_warm_up else lr
     rates = schedule(first, peak, 2 * (len(images) // args.batch_size))  # two epochs
     model = make_model(args.seed)
@@ -95,8 +96,8 @@ def parse():
     add("--batch-size", type=int, default=60, help="images per step, of all ranks together (60)")
     add("--rule", choices=("fixed", "sqrt", "linear"), default="fixed")
     add("--optimizer", choices=("sgd", "adam"), default="sgd")
-    add("--no-warm-up", action="store_true", help="begin at the scaled rate")
-    add("--seed", type=int, default=0, help="of the weights and of the order of the images (0)")
+    add("--no-warm-up", action="store_true", help="start with the scaled learning rate")
+    add("--seed", type=int, default=0, help="for the weights and the order of the images (0)")
     add("--accumulate", type=int, default=1, help="micro-batches per step and rank (1)")
     args = parser.parse_args()
     if "RANK" not in os.environ:

@@ -1,4 +1,4 @@
-"""Ranks that are started by hand, on several nodes, with multiprocessing and without a launcher.
+"""Start ranks on several nodes with multiprocessing, without a launcher.
 
 Run it once on each node, with the number of the node. To rehearse two nodes of two ranks on one
 machine, run both lines in the same shell:
@@ -63,7 +63,7 @@ def worker(local_rank, args):
 
 
 def join_group(rank, world_size, args):
-    """Join the other ranks. Both ways tell PyTorch the same four values."""
+    """Join the other ranks. Both ways give PyTorch the same four values."""
     timeout = timedelta(seconds=args.timeout)
     if args.init == "tcp":
         meeting_point = f"tcp://{args.master_addr}:{args.master_port}"

@@ -1,6 +1,7 @@
-"""Who writes a checkpoint, who reads it, and what is lost on another number of ranks.
+"""Who writes a checkpoint, who reads it, and what is lost with a different number of ranks.
 
-Trains 40 steps, saves after 25, resumes in several ways, and compares the weights at the end.
+The script trains 40 steps and saves after 25. It resumes in several ways, and compares the
+weights at the end.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/checkpoints.py
 """
@@ -13,7 +14,10 @@ import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-PATH, BATCH, STEPS, SAVED = "checkpoint.pt", 24, 40, 25  # the batch is that of all ranks together
+PATH = "checkpoint.pt"
+BATCH = 24  # samples per step, of all ranks together
+STEPS = 40
+SAVED = 25  # steps before the checkpoint
 DATA = TensorDataset(torch.randn(BATCH * STEPS, 8, generator=torch.Generator().manual_seed(0)))
 WAYS = {
     "all ranks read the file": {"resume": "all"},
@@ -26,7 +30,7 @@ WAYS = {
 
 
 def save(parts, done, generators):
-    """Write on rank 0 under a temporary name, so that a crash leaves the old file whole."""
+    """Rank 0 writes under a temporary name, so that a crash does not damage the old file."""
     random = [None] * dist.get_world_size()
     dist.all_gather_object(random, generators.get_rng_state())
     if dist.get_rank() == 0:
@@ -40,7 +44,7 @@ def load(parts, readers, generators):
     """Read the file on all ranks, or on rank 0 alone."""
     rank, state = dist.get_rank(), None
     if readers == "all" or rank == 0:
-        state = torch.load(PATH, map_location="cpu")  # not onto the GPU of rank 0
+        state = torch.load(PATH, map_location="cpu")  # Otherwise it goes to the GPU of rank 0.
     if readers == "rank 0, broadcast":
         box = [state]
         dist.broadcast_object_list(box)
@@ -52,7 +56,7 @@ def load(parts, readers, generators):
 
 
 def train(device, ranks, resume=None, wrap_first=False, dropout=0.5):
-    """An epoch on so many ranks, from its start or from the file -> the weights of this rank."""
+    """Train an epoch on some ranks, from its start or from the file -> this rank's weights."""
     rank, generators = dist.get_rank(), torch.cuda if device.type == "cuda" else torch
     group = dist.new_group(range(ranks))
     if rank >= ranks:
@@ -86,7 +90,7 @@ def train(device, ranks, resume=None, wrap_first=False, dropout=0.5):
 
 def differ(weights, others):
     largest = (torch.tensor(weights) - torch.tensor(others)).abs().max()
-    return "below 1e-06" if 0 < largest < 1e-6 else f"{largest:.0e}"  # below: rounding
+    return "below 1e-06" if 0 < largest < 1e-6 else f"{largest:.0e}"  # Below this it is rounding.
 
 
 def main():

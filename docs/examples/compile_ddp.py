@@ -1,4 +1,4 @@
-"""torch.compile and DDP: which order, which keys, how many graphs, and when a bucket may be sent.
+"""torch.compile with DDP: three orders, their keys, the number of graphs, and when buckets leave.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/compile_ddp.py
 """
@@ -14,8 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 ORDERS = ("model.compile(), DDP(model)", "DDP(torch.compile(model))", "torch.compile(DDP(model))")
-graphs = []  # how many layers each compiled graph has
-events = []  # what happened in a step, in this order
+graphs = []  # the number of layers in each compiled graph
+events = []  # what happened in a step, in order
 
 
 class Net(nn.Module):
@@ -65,14 +65,14 @@ def three_steps(order, model, cap=None, optimize=True, batches=(4, 4, 4)):
     ddp_model.register_comm_hook(None, noting_hook)
     if order == ORDERS[2]:
         ddp_model = torch.compile(ddp_model, backend=counting)
-    for samples in batches:  # DDP has its final buckets from the second step on
+    for samples in batches:  # From the second step on DDP uses its final buckets.
         events.clear()
         ddp_model(torch.rand(samples, 512)).sum().backward()
     return next(iter(ddp_model.state_dict()))
 
 
 def counting(graph, inputs):
-    """A backend that optimizes nothing: notes each graph, and each time its backward runs."""
+    """A backend that optimizes nothing. It notes each graph, and each run of its backward."""
     layers = sum(isinstance(value, nn.Parameter) for value in inputs)
     graphs.append(layers)
 

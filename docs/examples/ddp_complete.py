@@ -66,7 +66,7 @@ def train(args, device, rank, world_size):
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     amp = torch.autocast(device.type, torch.bfloat16, enabled=bf16)  # bf16 needs no GradScaler.
     for epoch in range(found[0]["epochs"], args.epochs):
-        torch.manual_seed(epoch * world_size + rank)  # A resumed epoch draws the same.
+        torch.manual_seed(epoch * world_size + rank)  # A resumed epoch draws the same numbers.
         sampler.set_epoch(epoch)
         model.train()
         for x, y in loader:
@@ -84,7 +84,7 @@ def train(args, device, rank, world_size):
             print(f"epoch {epoch}: {correct} of {images} test images correct")
             state = {name: part.state_dict() for name, part in parts.items()}
             torch.save({**state, "epochs": epoch + 1}, f"{args.checkpoint}.tmp")
-            os.replace(f"{args.checkpoint}.tmp", args.checkpoint)  # One whole file is always there.
+            os.replace(f"{args.checkpoint}.tmp", args.checkpoint)  # The file is always complete.
 
 
 @torch.inference_mode()

@@ -15,14 +15,14 @@ import torch.multiprocessing as mp
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
-LIMIT = 120  # seconds until a rank counts as hanging
+LIMIT = 120  # After so many seconds a rank counts as hanging.
 
 
 def step(wrap, x):
-    """What is tested: one step on the rows x -> the weights."""
+    """Take one step with the rows x -> the weights. The test checks this function."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
-    wrapped = wrap(model)  # kept until backward is over: DDP averages only while it exists
+    wrapped = wrap(model)  # DDP averages only while it exists, so keep it until backward is done.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     wrapped(x).square().mean().backward()
     optimizer.step()
@@ -34,7 +34,7 @@ def batch():
 
 
 def compare(rank, world_size):
-    """On each rank. An assert that fails here is raised again in the test."""
+    """Each rank calls this. If an assert fails here, the test raises the error again."""
     plain = os.environ.get("WITHOUT") == "average"
     wrap = (lambda model: model) if plain else DistributedDataParallel
     weights = step(wrap, batch()[rank::world_size])
@@ -42,7 +42,7 @@ def compare(rank, world_size):
 
 
 def on_rank(rank, function, world_size, file):
-    """Spawned processes import this module, so their functions stand at its top level."""
+    """Start one rank. Spawned processes import this module, so the function is at top level."""
     group = {"rank": rank, "world_size": world_size, "timeout": timedelta(seconds=20)}
     dist.init_process_group("gloo", init_method=f"file://{file}", **group)
     try:
@@ -52,7 +52,7 @@ def on_rank(rank, function, world_size, file):
 
 
 def run(function, world_size, file):
-    """Run a function on so many ranks; raise what the first of them raised, or TimeoutError."""
+    """Run a function on some ranks. Raise the error of the first that fails, or TimeoutError."""
     ranks = mp.spawn(on_rank, (function, world_size, file), nprocs=world_size, join=False)
     end = time.monotonic() + LIMIT
     try:

@@ -1,4 +1,4 @@
-"""The recipe of a DDP demo on MNIST, in one process: which change costs which accuracy?
+"""Train the recipe of a DDP demo on MNIST in one process: how does each change the accuracy?
 
 The demo trains three epochs with plain SGD at a rate of 1e-4, and 32 images per step on each GPU.
 Two GPUs together take 64 images per step. One process with 64 images does the same.
@@ -30,7 +30,7 @@ def make_model():
 def train(model, images, labels, args):
     """Train, and return the number of steps and of those that the GradScaler has skipped."""
     optimizer = torch.optim.SGD(model.parameters(), args.lr)
-    # With fp16 only, as in the stages. The demo always enables it.
+    # As in the stages, the scaler is enabled for fp16 only. The demo always enables it.
     scaler = torch.amp.GradScaler("cpu", enabled=args.amp == "fp16")
     precision = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(args.amp)
     steps = 0
@@ -82,7 +82,7 @@ def main():
     add("--epochs", type=int, default=3)
     add("--steps", type=int, help="stop after so many steps")
     add("--amp", choices=("off", "bf16", "fp16"), default="off")
-    add("--loss-outside", action="store_true", help="as with autocast in forward, in the demo")
+    add("--loss-outside", action="store_true", help="compute the loss in fp32, as the demo does")
     add("--seed", type=int, default=0)
     add("--data", default=os.getenv("MNIST_ROOT", "data"), help="folder of MNIST (data)")
     args = parser.parse_args()

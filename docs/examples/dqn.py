@@ -1,4 +1,4 @@
-"""DQN under DDP, an off-policy learner: each rank has a replay buffer, and all train one net.
+"""DQN with DDP, an off-policy learner: each rank has a replay buffer, and all train one net.
 
 A DQN predicts the return of each action (its Q value). It learns from old steps of the environment,
 which the replay buffer keeps. The environment is the cart-pole of reinforce.py.
@@ -20,8 +20,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-GAMMA = 0.98  # a reward of the next step counts so much less
-LONGEST = 200  # steps of an episode
+GAMMA = 0.98  # A reward one step later counts 0.98 times as much.
+LONGEST = 200  # the most steps of an episode
 
 
 def main():
@@ -103,7 +103,7 @@ def make_net():
 
 
 def epsilon_of(rank, world_size, progress):
-    """The share of random actions of a rank: it falls in the first tenth of the budget.
+    """Return the share of random actions of a rank. It falls in the first tenth of the budget.
 
     In the end rank 0 takes 2 % random actions, and the last rank 20 %. So the buffers differ more
     than the seeds alone would make them.
@@ -115,9 +115,9 @@ def epsilon_of(rank, world_size, progress):
 
 @torch.inference_mode()
 def collect(game, model, steps, epsilon, device):
-    """Play so many steps -> [(state, action, reward, next state, 1 if the episode goes on), ...]
+    """Play some steps -> [(state, action, reward, next state, 1 if the episode continues), ...]
 
-    It calls the bare model: a rank collects alone, and the wrapper may communicate.
+    A rank collects alone, so it calls the bare model. The wrapper may communicate.
     """
     found = []
     for _ in range(steps):
@@ -150,7 +150,7 @@ def update(ddp_model, target, optimizer, batch, device):
 
 @torch.inference_mode()
 def test_on_rank_0(model, target, steps, device):
-    """Play ten episodes on rank 0 -> whether their mean reaches the target, on all ranks."""
+    """Play ten episodes on rank 0 -> on all ranks: does their mean length reach the target?"""
     box = [None]
     if dist.get_rank() == 0:
         lengths = []

@@ -1,4 +1,4 @@
-"""The steps of one process on any number of ranks, for batches that do not divide and for a stream.
+"""Take the same steps on any number of ranks as in one process, with uneven batches or a stream.
 
 torchrun --standalone --nproc-per-node 3 docs/examples/exact_steps.py
 """
@@ -36,7 +36,7 @@ def batches_of_a_data_set(ddp_model, optimizer):
         batches = list(BatchSampler(order, 4, drop_last=False))  # 4, 4, 4 and 1 rows
         mine = [batch[rank::world_size] or batch[:1] for batch in batches]
         for batch, rows in zip(batches, DataLoader(ROWS, batch_sampler=mine)):
-            factor = world_size / len(batch) if rank < len(batch) else 0  # 0: no row of its own
+            factor = world_size / len(batch) if rank < len(batch) else 0  # 0 if it has no row
             optimizer.zero_grad()
             (total_loss(ddp_model, rows) * factor).backward()
             optimizer.step()
@@ -45,13 +45,13 @@ def batches_of_a_data_set(ddp_model, optimizer):
 
 def micro_batches_of_a_stream(ddp_model, optimizer):
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    loader = iter(DataLoader(Stream(), batch_size=4))  # every rank reads all rows
+    loader = iter(DataLoader(Stream(), batch_size=4))  # Every rank reads all rows.
     for step in iter(lambda: list(islice(loader, 2)), []):  # two micro-batches per step
         count = sum(len(rows) for rows in step)
         optimizer.zero_grad()
         for number, rows in enumerate(step, start=1):
             mine = rows[rank::world_size] if rank < len(rows) else rows[:1]
-            factor = world_size / count if rank < len(rows) else 0  # 0: no row of its own
+            factor = world_size / count if rank < len(rows) else 0  # 0 if it has no row
             with nullcontext() if number == len(step) else ddp_model.no_sync():
                 (total_loss(ddp_model, mine) * factor).backward()
         optimizer.step()
@@ -59,7 +59,7 @@ def micro_batches_of_a_stream(ddp_model, optimizer):
 
 
 def compare(way):
-    """Repeat each step in one process -> the largest difference of a weight after the last one."""
+    """Repeat each step without DDP -> the largest difference of a weight after the last step."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     plain = copy.deepcopy(model)

@@ -1,4 +1,4 @@
-"""A hang on gloo, and what each rank's flight recorder says of it (PyTorch 2.14).
+"""A hang with gloo, and what the flight recorder of each rank says about it (PyTorch 2.14).
 
 torchrun --standalone --nproc-per-node 2 docs/examples/flight_recorder.py
 torchfrtrace --just_print_entries traces
@@ -21,17 +21,17 @@ def main():
     try:
         dist.all_reduce(torch.ones(1))
         if dist.get_rank() == 0:
-            dist.all_reduce(torch.ones(29))  # rank 1 skips this one
+            dist.all_reduce(torch.ones(29))  # Rank 1 skips this call.
         dist.barrier()
-    except RuntimeError:  # after five seconds, on both ranks
+    except RuntimeError:  # The timeout raises this after five seconds, on both ranks.
         dump(Path("traces"))
 
 
 def dump(folder):
-    """Write what this rank's recorder holds, in the form that torchfrtrace reads."""
+    """Write the entries of this rank's recorder in the format that torchfrtrace reads."""
     trace = pickle.loads(_dump_fr_trace())
     groups = trace["pg_config"]
-    if "0" not in groups:  # PyTorch 2.14.1 records gloo's group without its name
+    if "0" not in groups:  # PyTorch 2.14.1 records gloo's group without a name.
         groups["0"] = {**groups[""], "name": "0", "desc": "default_pg"}
     folder.mkdir(exist_ok=True)
     (folder / f"rank_{dist.get_rank()}").write_bytes(pickle.dumps(trace))

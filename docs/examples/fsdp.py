@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def network(device):
-    torch.manual_seed(0)  # fully_shard sends nothing: all ranks have to start with equal weights
+    torch.manual_seed(0)  # fully_shard sends nothing, so all ranks must start with equal weights.
     layers = nn.Linear(100, 400), nn.Tanh(), nn.Linear(400, 400), nn.Tanh(), nn.Linear(400, 10)
     return nn.Sequential(*layers).to(device)
 
@@ -28,9 +28,9 @@ def sharded(device):
     model = network(device)
     for layer in model:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer)  # gathered before it computes, released after it
-    fully_shard(model)  # the root: parameters that are left over; here none
-    return model, torch.optim.Adam(model.parameters())  # after fully_shard: it gets the shards
+            fully_shard(layer)  # The layer is gathered before it computes, and freed afterwards.
+    fully_shard(model)  # This shards the parameters that no layer has sharded. Here there are none.
+    return model, torch.optim.Adam(model.parameters())  # After fully_shard it gets the shards.
 
 
 def train(model, adam, steps, device):
@@ -46,15 +46,15 @@ def save(folder, model, adam):
     weights, state = dcp_state.get_state_dict(model, adam)
     dcp.save({"model": weights, "optimizer": state}, checkpoint_id=folder)  # each rank its shards
     whole = dcp_state.StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = dcp_state.get_model_state_dict(model, options=whole)  # empty on all ranks but 0
+    weights = dcp_state.get_model_state_dict(model, options=whole)  # Only rank 0 gets weights.
     if dist.get_rank() == 0:
-        torch.save(weights, folder / "model.pt")  # for a single process: model.load_state_dict
+        torch.save(weights, folder / "model.pt")  # A single process loads it with load_state_dict.
         print(f"step 10: saved, world size {dist.get_world_size()}")
 
 
 def load(folder, model, adam):
     weights, state = dcp_state.get_state_dict(model, adam)  # the shards that this rank needs
-    dcp.load({"model": weights, "optimizer": state}, checkpoint_id=folder)  # in place
+    dcp.load({"model": weights, "optimizer": state}, checkpoint_id=folder)  # This fills both.
     dcp_state.set_state_dict(model, adam, model_state_dict=weights, optim_state_dict=state)
     saved = torch.load(folder / "model.pt", weights_only=True)
     off = difference(dict(model.named_parameters()), saved)
@@ -63,12 +63,12 @@ def load(folder, model, adam):
 
 
 def difference(shards, weights):
-    """The largest one between sharded and whole weights; full_tensor() needs all ranks."""
+    """Return the largest difference between sharded and whole weights. All ranks must call it."""
     return max((shards[k].full_tensor().cpu() - weights[k].cpu()).abs().max() for k in shards)
 
 
 def held(model, adam):
-    """This rank's KiB of parameters, gradients and optimizer state."""
+    """Yield the KiB that this rank holds: parameters, gradients and optimizer state."""
     state = [tensor for of_one in adam.state.values() for tensor in of_one.values()]
     for tensors in (model.parameters(), [p.grad for p in model.parameters()], state):
         local = [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
@@ -101,7 +101,7 @@ def compare(args, device):
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--save", type=Path, metavar="DIR", help="save after 10 of 20 steps")
-    parser.add_argument("--load", type=Path, metavar="DIR", help="start with what was saved there")
+    parser.add_argument("--load", type=Path, metavar="DIR", help="start with the saved state")
     args = parser.parse_args()
     if args.load and not (args.load / "model.pt").exists():
         parser.error(f"no checkpoint in {args.load}")

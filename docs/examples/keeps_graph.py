@@ -23,18 +23,18 @@ class Kept:
 
 
 def megabytes(model):
-    """How much all graphs together keep now, without the model's weights."""
+    """Return how many MB all graphs keep now, without the weights of the model."""
     storages = {}
     for kept in LIVE:
         storage = kept.tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()  # what two graphs keep counts once
+        storages[storage.data_ptr()] = storage.nbytes()  # A tensor of two graphs counts once.
     for parameter in model.parameters():
         storages.pop(parameter.untyped_storage().data_ptr(), None)
     return sum(storages.values()) / 1e6
 
 
 def loop(forward, backward, keep):
-    """Ten steps -> the megabytes that are still kept when the last one is done."""
+    """Take ten steps -> the megabytes that are still kept after the last step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 10))
     total_loss = 0.0

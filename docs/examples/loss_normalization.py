@@ -1,4 +1,4 @@
-"""Unequal numbers of tokens: ways to divide the loss, against the gradient of one process.
+"""Unequal numbers of tokens: several ways to divide the loss, compared with one process.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/loss_normalization.py
 """
@@ -15,26 +15,28 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 WORDS, LENGTH, PADDING = 20, 48, -100
-EQUAL, UNEQUAL = [[12, 12, 12]], [[40, 8, 3], [6, 2, 1]]  # tokens in micro-batches, by rank
+# The number of tokens in each micro-batch of each rank.
+EQUAL = [[12, 12, 12]]
+UNEQUAL = [[40, 8, 3], [6, 2, 1]]
 
 
 def accumulate(ddp_model, micro_batches):
     count = sum((y != PADDING).sum() for x, y in micro_batches)
-    dist.all_reduce(count)  # tokens of all ranks and micro-batches, before the first backward
+    dist.all_reduce(count)  # Now count has the tokens of all ranks and micro-batches.
     summed = torch.zeros_like(count, dtype=torch.float64)
     for number, (x, y) in enumerate(micro_batches, start=1):
         last = number == len(micro_batches)
         with nullcontext() if last else ddp_model.no_sync():
             total = F.cross_entropy(ddp_model(x), y, ignore_index=PADDING, reduction="sum")
-            loss = total * dist.get_world_size() / count  # DDP divides by the world size
+            loss = total * dist.get_world_size() / count  # DDP divides by the world size.
             loss.backward()
         summed += total.detach()
     dist.all_reduce(summed)
-    return summed / count  # the loss to print: the mean over the tokens of all ranks
+    return summed / count  # This loss can be printed: the mean over the tokens of all ranks.
 
 
 def divide_later(ddp_model, micro_batches):
-    """As right: where tokens cannot be counted before the first backward."""
+    """Also right, and useful if tokens cannot be counted before the first backward."""
     with_factor(ddp_model, micro_batches, lambda n: 1)
     count = sum((y != PADDING).sum() for x, y in micro_batches)
     dist.all_reduce(count)
@@ -46,7 +48,7 @@ def with_factor(ddp_model, micro_batches, factor):
     """Multiply the summed loss of each micro-batch by a factor that depends on the tokens."""
     own = torch.stack([(y != PADDING).sum() for x, y in micro_batches])
     every = own.clone()
-    dist.all_reduce(every)  # now the tokens of micro-batch i on all ranks together
+    dist.all_reduce(every)  # Now every[i] has the tokens of micro-batch i on all ranks together.
     n = SimpleNamespace(ranks=dist.get_world_size(), micro_batches=len(micro_batches))
     for i, (x, y) in enumerate(micro_batches):
         n.here, n.rank, n.micro_batch, n.all = own[i], own.sum(), every[i], every.sum()
@@ -54,14 +56,15 @@ def with_factor(ddp_model, micro_batches, factor):
         (total * factor(n)).backward()
 
 
-WAYS = {  # "mean" is the default of cross_entropy: the sum / the tokens of this micro-batch here
+# "mean" is the default of cross_entropy: it divides by the tokens of this rank's micro-batch.
+WAYS = {
     "sum * ranks / all tokens": accumulate,
     "sum, later gradients * ranks / all tokens": divide_later,
     "mean / micro-batches": partial(with_factor, factor=lambda n: 1 / n.here / n.micro_batches),
     "sum / tokens of the rank": partial(with_factor, factor=lambda n: 1 / n.rank),
     "sum * ranks / tokens of the micro-batch / micro-batches": partial(
         with_factor, factor=lambda n: n.ranks / n.micro_batch / n.micro_batches
-    ),  # counted over the ranks, but not over the micro-batches
+    ),  # This counts the tokens of all ranks, but only of one micro-batch.
     "mean * ranks": partial(with_factor, factor=lambda n: n.ranks / n.here),
     "sum / all tokens": partial(with_factor, factor=lambda n: 1 / n.all),
 }
@@ -70,7 +73,7 @@ WAYS = {  # "mean" is the default of cross_entropy: the sum / the tokens of this
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs, even if there are GPUs: what is counted is the same
+    dist.init_process_group("gloo")  # It runs on CPUs. On GPUs the gradients are the same.
     torch.set_default_dtype(torch.float64)  # Rounding at 1e-16 hides no mistake.
     lines = [f"tokens of each rank's micro-batches: {EQUAL[0]}, or unequal: {UNEQUAL}"]
     lines += [f"{'':55}   equal  unequal numbers of tokens"]
@@ -85,7 +88,7 @@ def main():
 
 
 def compare(way, tokens):
-    """-> length of the gradient over that of the true one, relative error, angle between them"""
+    """-> length relative to the true gradient, relative error, angle to the true gradient"""
     ranks = range(dist.get_world_size())
     data = [draw(rank, tokens[rank % len(tokens)]) for rank in ranks]
     torch.manual_seed(0)
@@ -107,7 +110,7 @@ def gradient(model):
 
 
 def draw(rank, tokens):
-    """The micro-batches of a rank: words, and the word that follows each; the rest is padding."""
+    """-> the micro-batches of a rank: words, and the word after each word. The rest is padding."""
     torch.manual_seed(rank)
     x = torch.randint(WORDS, (len(tokens), LENGTH))
     y = (x + rank + 1) % WORDS

@@ -1,4 +1,4 @@
-"""What one device holds to train the stages' ConvNet: bytes per parameter, and activations.
+"""What one device holds to train the ConvNet of the stages: bytes per parameter, and activations.
 
 python docs/examples/memory.py
 """
@@ -19,7 +19,7 @@ def convnet():
 
 
 def held(dtype):
-    """Bytes of parameters, gradients and Adam's state after one step; Adam counts its steps too."""
+    """Yield the bytes of parameters, gradients and Adam's state (without its step counters)."""
     model = convnet().to(dtype)
     adam = torch.optim.Adam(model.parameters())
     cross_entropy(model(torch.rand(8, 1, 28, 28, dtype=dtype)), torch.zeros(8).long()).backward()
@@ -42,11 +42,11 @@ def activations(images, autocast=False, checkpoints=False):
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             for block in (model[:4], model[4:8]):
-                # A checkpoint keeps its input only; backward computes the block once more.
+                # A checkpoint keeps only its input. Backward computes the block once more.
                 x = checkpoint(block, x, use_reentrant=False) if checkpoints else block(x)
             x = model[8:](x)
         cross_entropy(x, y)
-    for tensor in [*model.parameters(), *model.buffers()]:  # held anyway
+    for tensor in [*model.parameters(), *model.buffers()]:  # The device holds these anyway.
         kept.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 

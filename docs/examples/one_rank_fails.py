@@ -1,4 +1,4 @@
-"""A run that fails: rank 1 meets a broken sample, and rank 0 waits for it in backward.
+"""A run that fails: rank 1 reads a broken sample, and rank 0 waits for rank 1 in backward.
 
     torchrun --standalone --nproc-per-node 2 docs/examples/one_rank_fails.py 2>&1 |
         python -m doctor explain

@@ -3,8 +3,8 @@
     python 01_baseline/train.py --epochs 1
     python docs/examples/predict.py checkpoints/01_baseline.pt
 
-One process is enough, whatever number of ranks has trained the model. Every stage saves the bare
-model, so the file has nothing of DDP in it.
+One process is enough, whatever number of ranks trained the model. Every stage saves the bare model,
+so the file contains nothing that belongs to DDP.
 """
 
 import argparse
@@ -21,11 +21,12 @@ def load_model(path):
     A checkpoint is a state_dict (minimal.py), or a dictionary with the state_dict under "model"
     (train.py, and the snapshots of stage 5).
     """
-    # map_location: the file may come from a GPU that this machine does not have.
+    # The file may come from a GPU that this machine does not have, so map_location is the CPU.
     state = torch.load(path, map_location="cpu", weights_only=True)
     if "model" in state:
         state = state["model"]
-    # A wrapper puts a prefix before each key: DDP and DataParallel "module.", compile "_orig_mod.".
+    # A wrapper puts a prefix before each key. DDP and DataParallel put "module.", and compile puts
+    # "_orig_mod.".
     # No stage saves a wrapper, but other scripts do.
     for prefix in ("module.", "_orig_mod."):
         nn.modules.utils.consume_prefix_in_state_dict_if_present(state, prefix)
@@ -53,7 +54,7 @@ def make_model(has_batchnorm):
 @torch.inference_mode()
 def predict(model, images):
     """uint8 images [B, 28, 28] -> the digit of each image and its probability, both [B]."""
-    x = images.unsqueeze(1).float() / 255  # as in the training
+    x = images.unsqueeze(1).float() / 255  # as in training
     probabilities = model(x).softmax(dim=1)
     best = probabilities.max(dim=1)
     return best.indices, best.values

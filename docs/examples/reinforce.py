@@ -1,4 +1,4 @@
-"""REINFORCE under DDP: each rank collects its own episodes of a cart-pole, all train one policy.
+"""REINFORCE with DDP: each rank collects its own episodes of a cart-pole, all train one policy.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/reinforce.py
 """
@@ -17,9 +17,9 @@ import torch.nn as nn
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target", type=int, default=190, help="steps that end the run (190)")
+    parser.add_argument("--target", type=int, default=190, help="mean steps that end the run (190)")
     parser.add_argument("--samples", type=int, default=2000, help="per iteration, all ranks (2000)")
-    parser.add_argument("--same-seed", action="store_true", help="the mistake: not seed + rank")
+    parser.add_argument("--same-seed", action="store_true", help="a mistake: one seed for all")
     args = parser.parse_args()
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
@@ -35,25 +35,25 @@ def train(args, device):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(args.seed if args.same_seed else args.seed + rank)
     model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
-    ddp_model = nn.parallel.DistributedDataParallel(model)  # broadcasts rank 0's weights to all
+    ddp_model = nn.parallel.DistributedDataParallel(model)  # All ranks get rank 0's weights.
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     totals, first, left = torch.zeros(4, device=device), [None] * world_size, [None] * world_size
     for iteration in range(1, 61):
         start, episodes, stop = time.perf_counter(), [], [False]
         while sum(len(episode) for episode in episodes) < args.samples / world_size:
-            episodes.append(play(model, device))  # whole episodes: some samples more than that
+            episodes.append(play(model, device))  # The last episode is played to its end.
         seconds = torch.full((2,), time.perf_counter() - start, device=device)
         if iteration == 1:
-            dist.all_gather_object(first, episodes)  # only to count how many are distinct
+            dist.all_gather_object(first, episodes)  # This is only to count the distinct episodes.
         sums = update(ddp_model, optimizer, episodes, device)
         dist.all_reduce(seconds[:1], dist.ReduceOp.MAX)  # the seconds of the slowest rank
-        dist.all_reduce(seconds[1:])  # their sum, to show what is wrong with it
+        dist.all_reduce(seconds[1:])  # the sum over the ranks, to show why it is wrong
         totals += torch.cat([sums[:2], seconds])
-        if iteration % 5 == 0 and rank == 0:  # through the bare model: no other rank takes part
+        if iteration % 5 == 0 and rank == 0:  # Rank 0 is alone here, so it calls the bare model.
             steps = sum(len(play(ddp_model.module, device, greedy=True)) for _ in range(10)) / 10
             stop = [steps >= args.target]
             print(f"iteration {iteration:2} {totals[0]:7,.0f} samples: evaluated {steps:.1f} steps")
-        dist.broadcast_object_list(stop)  # rank 0's verdict: all leave after the same iteration
+        dist.broadcast_object_list(stop)  # Rank 0 decides, and all ranks leave together.
         if stop[0]:
             break
     dist.all_gather_object(left, iteration)
@@ -90,11 +90,11 @@ def update(ddp_model, optimizer, episodes, device):
     returns = (1 - 0.98**left) / 0.02  # 1 + 0.98 + 0.98 ** 2 + ... for each step left
     sums = torch.tensor([len(samples), len(episodes), returns.sum()], device=device)
     dist.all_reduce(sums)
-    advantages = returns - sums[2] / sums[0]  # the baseline: the mean return on all ranks
+    advantages = returns - sums[2] / sums[0]  # The baseline is the mean return on all ranks.
     logits, actions = ddp_model(samples[:, :4])[:, 0], samples[:, 4]
     loss = nn.BCEWithLogitsLoss(advantages, reduction="sum")(logits, actions)
     optimizer.zero_grad()
-    (loss * dist.get_world_size() / sums[0]).backward()  # DDP divides by the world size
+    (loss * dist.get_world_size() / sums[0]).backward()  # DDP divides by the world size.
     optimizer.step()
     return sums
 

@@ -1,6 +1,6 @@
-"""Two traces of torch.profiler: all-reduces that backward hides, and all-reduces that it does not.
+"""Two traces of torch.profiler: in one of them backward hides the all-reduces, in the other not.
 
-Made for CPUs with gloo. Rank 0 draws both traces of its third step into the file that is named.
+The script is made for CPUs with gloo. Rank 0 draws both traces into the file that you name.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/traces.py traces.png
 """
@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile, record_function, schedule
 
 WIDTH = 1024
-LAYERS = 8  # of 4 MiB each, so buckets of 4 MiB hold one layer
+LAYERS = 8  # Each has 4 MiB, so a bucket of 4 MiB holds one layer.
 ROWS = {"healthy: 512 rows per rank": 512, "exposed: 16 rows per rank": 16}
 COLORS = {
     "forward": "#56b4e9",
@@ -30,7 +30,7 @@ COLORS = {
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # on CPUs even if there are GPUs
+    dist.init_process_group("gloo")  # It runs on CPUs even if there are GPUs.
     found = {name: spans_of(trace(rows)) for name, rows in ROWS.items()}
     if dist.get_rank() == 0:
         for name, spans in found.items():
@@ -41,7 +41,7 @@ def main():
 
 
 def trace(rows):
-    """Profile a few steps with so many rows per rank -> the events of the last one."""
+    """Take four steps with some rows per rank -> the profiler's events of the last step."""
     torch.manual_seed(0)
     layers = []
     for _ in range(LAYERS):
@@ -94,7 +94,7 @@ def end_of(spans):
 
 
 def draw(found, path):
-    """Two rows for each trace: what the rank does, and gloo's all-reduces."""
+    """Draw two rows for each trace: what the rank does, and gloo's all-reduces."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,6 +1,7 @@
-"""Ranks with different numbers of batches: the hang at the end of the data, and ways out of it.
+"""Ranks with different numbers of batches: the hang at the end of the data, and ways to avoid it.
 
-Two epochs of a stream in several ways. The second command is a way that ends in an abort (on CPUs).
+The script trains two epochs of a stream in several ways. The way of the second command aborts on
+CPUs.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/uneven.py
 torchrun --standalone --nproc-per-node 2 docs/examples/uneven.py --way "join, all_reduce"
@@ -21,11 +22,11 @@ WAYS = ["stop", "repeat", "join", "join, broadcast", "join, throw", "bare", "joi
 
 
 class Stream(IterableDataset):
-    """Reads files one after the other, and has neither a length nor an index."""
+    """A data set that reads files one after the other. It has neither a length nor an index."""
 
     def __iter__(self):
         samples = torch.randn(1003, 8, generator=torch.Generator().manual_seed(0))
-        files = samples.split(17)  # stand for 59 files on a disk
+        files = samples.split(17)  # These parts stand for 59 files on a disk.
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         info = get_worker_info()  # None without loader workers
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
@@ -34,9 +35,10 @@ class Stream(IterableDataset):
 
 
 def in_step(loader, repeat, control):
-    """As many batches on all ranks: until one rank has had all of its own, or (repeat) all have.
+    """Yield equally many batches on all ranks: stop after the first rank that has no batch left.
 
-    `control` is a gloo group. Its tensors lie on the CPU, so that no rank waits for its GPU.
+    With repeat, stop after the last rank; the other ranks begin their data again until then.
+    `control` is a gloo group. Its tensors are on the CPU, so that no rank waits for its GPU.
     """
     iterator, done = iter(loader), 0
     while True:
@@ -54,7 +56,7 @@ def in_step(loader, repeat, control):
 
 
 def train(way, device):
-    """Two epochs -> steps, samples, the weights early in the second epoch, how it ended."""
+    """Train two epochs -> steps, samples, weights early in the second epoch, how it ended."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
     group = dist.new_group(timeout=timedelta(seconds=5 if way == "bare" else 300))
@@ -73,7 +75,7 @@ def train(way, device):
                     optimizer.zero_grad()
                     loss.backward()
                     if throw or way == "join, all_reduce":
-                        dist.all_reduce(loss.detach(), group=group)  # to print it, say
+                        dist.all_reduce(loss.detach(), group=group)  # for example to print it
                     optimizer.step()
                     steps, samples = steps + 1, samples + len(x)
                     if (epoch, number) == (1, 4):
@@ -89,7 +91,7 @@ def train(way, device):
 
 
 def broadcast_state(optimizer, steps, device):
-    """The momentum of the rank that has trained longest: Join broadcasts weights and buffers."""
+    """Send the momentum of the rank that trained longest. Join sends only weights and buffers."""
     last = torch.tensor(steps * dist.get_world_size() + dist.get_rank(), device=device)
     dist.all_reduce(last, dist.ReduceOp.MAX)
     for state in optimizer.state.values():
@@ -100,9 +102,10 @@ def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--way", choices=WAYS, help="only this one")
+    parser.add_argument("--way", choices=WAYS, help="run only this way")
     only = parser.parse_args().way
-    device = torch.device("cpu")  # even if there are GPUs: NCCL's timeout ends the process
+    # It runs on CPUs even if there are GPUs, because NCCL's timeout would end the process.
+    device = torch.device("cpu")
     dist.init_process_group("gloo")
     rows = ["way                 steps  samples  weights differ  ends on rank 0, 1, ..."]
     for way in [only] if only else WAYS[:-1]:

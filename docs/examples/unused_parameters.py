@@ -1,4 +1,4 @@
-"""Parameters that get no gradient on some ranks: the error, the ways out, and what DDP computes.
+"""Parameters that get no gradient on some ranks: the error, the remedies, and what DDP computes.
 
 torchrun --standalone --nproc-per-node 2 docs/examples/unused_parameters.py
 """
@@ -12,7 +12,8 @@ import torch.nn as nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-WAYS = [  # name; branches in step 1 and in step 2 (on rank 0, on the others); flags of DDP
+# Each way has a name, the branches in step 1 and in step 2 (of rank 0, of the others), DDP's flags.
+WAYS = [
     ("no flag, only a", ("a", "a"), ("a", "a"), {}),
     ("no flag, all on rank 0", ("abc", "a"), ("abc", "a"), {}),
     ("find_unused_parameters", ("ab", "a"), ("a", "b"), {"find_unused_parameters": True}),
@@ -24,7 +25,7 @@ WAYS = [  # name; branches in step 1 and in step 2 (on rank 0, on the others); f
 
 
 class Model(nn.Module):
-    """A trunk, and branches of which a step uses some: one weight each, and each is 1."""
+    """A trunk and three branches. A step uses some of the branches. Each has one weight, a 1."""
 
     def __init__(self):
         super().__init__()
@@ -40,12 +41,12 @@ class Model(nn.Module):
         self.layers["c"].requires_grad_(False)
 
     def gradients(self):
-        """One number or None for each parameter."""
+        """Return the gradient of each parameter, a number or None."""
         return [None if p.grad is None else p.grad.item() for p in self.parameters()]
 
 
 def two_steps(x, way, first, second, flags):
-    """-> the trunk's gradient in step 1, how it ended, how many numbers a step all-reduces."""
+    """-> the trunk's gradient in step 1, how it ended, the numbers that a step all-reduces"""
     rank, group = dist.get_rank(), dist.new_group(timeout=timedelta(seconds=5))
     model, trunk, counts = Model(), "-", [0]
     if way.endswith("before DDP"):
@@ -69,14 +70,14 @@ def two_steps(x, way, first, second, flags):
 
 
 def counted_all_reduce(state, bucket):
-    """DDP calls this instead of its own all-reduce, once per bucket."""
+    """DDP calls this hook once per bucket, in place of its own all-reduce."""
     group, counts = state
     counts.append(bucket.buffer().numel())
     return allreduce_hook(group, bucket)
 
 
 def averages(x):
-    """The trunk and a are used on all ranks, b on rank 0, c nowhere -> rows of a table."""
+    """All ranks use the trunk and a, rank 0 uses b, no rank uses c -> the rows of a table."""
     branches, world_size = "ab" if dist.get_rank() == 0 else "a", dist.get_world_size()
     alone, model = Model(), Model()
     alone(x, branches).backward()
@@ -96,7 +97,8 @@ def averages(x):
 def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, as the first lines of this file show")
-    dist.init_process_group("gloo")  # even if there are GPUs: NCCL's timeout would end the process
+    # It uses gloo even if there are GPUs, because NCCL's timeout would end the process.
+    dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     x = torch.full((1, 1), 1.0 + 2 * rank)  # 1 on rank 0, 3 on rank 1
     rows = ["                        trunk's gradient  numbers  how rank 0, 1, ... ended"]

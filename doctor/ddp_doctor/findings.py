@@ -87,7 +87,7 @@ FINDINGS = {
         "exercises/fix/04_through_the_module.py",
     ),
     "last-pass-not-synced": Words(
-        "What is added to .grad after the average stays on its rank.",
+        "A gradient that is added to .grad after the average is not shared with the other ranks.",
         "docs/gradient_accumulation.md",
         "exercises/fix/15_no_sync_off_by_one.py",
     ),
@@ -261,7 +261,7 @@ COSTS = {
         "docs/speed.md#the-pause-between-epochs",
     ),
     "own-code": Words(
-        "The slow part of the loop is the script's own, and more ranks do not help.",
+        "The slow part of the loop is the script's own code. More ranks do not make it faster.",
         "docs/reading_timings.md#where-a-step-goes",
         "exercises/fix/10_slower_than_one.py",
     ),

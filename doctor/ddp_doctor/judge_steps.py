@@ -39,7 +39,7 @@ def different_gradients(run):
         yield Finding(
             key,
             at,
-            seen=f"in step {row.n + 1} the ranks had different gradients of {of}{text}",
+            seen=f"in step {row.n + 1} the ranks had different gradients for {of}{text}",
             fine="" if certain else "the ranks average them later, or train models of their own",
         )
 
@@ -61,8 +61,9 @@ def cause(run, row):
         at = work.backwards[-1].at if work.backwards else row.at
         return "not-through-ddp", at, "; DDP's forward() was not called before this backward()"
     if averaged and not averaged[-1]:
-        count = f"{sum(averaged)} of its {len(averaged)} backward passes averaged"
-        return "last-pass-not-synced", row.at, f"; {count}, the last one not"
+        passes = f"only {sum(averaged)} of the {len(averaged)} backward passes of this step"
+        words = f"; {passes} averaged the gradients. The last pass did not average them"
+        return "last-pass-not-synced", row.at, words
     in_ddp = work.parameters.in_ddp
     lacking = [number for number in row.differing("gradients") if not in_ddp[number]]
     if lacking:

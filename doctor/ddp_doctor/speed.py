@@ -236,8 +236,8 @@ def show_parts(figures, alone):
     for more, (low, high) in figures["predicted"].items():
         wrapped(
             f"Predicted for {more} ranks on this machine: {low:.1f} to {high:.1f} ms per step. "
-            "Assumed: the same work per rank, a ring, no more memory traffic, and ranks that take "
-            "turns where cores are too few."
+            "This assumes the same work per rank, a ring all-reduce, no more memory traffic, and "
+            "ranks that share cores if there are too few."
         )
 
 
