@@ -68,18 +68,20 @@ def words_in(figure: Figure) -> list[str]:
 def stack(axes, bars: dict[str, dict[str, float]], colors: dict[str, str]) -> None:
     """Horizontal bars, one under the other, each of parts in a row: {bar: {part: length}}.
 
-    Parts with room for it carry their length. The legend stands above the axes.
+    A part that has room for it carries its length. The legend stands above the axes.
     """
     longest = max(sum(parts.values()) for parts in bars.values())
+    character = 0.018 * longest  # as wide as a digit of the lengths
     for y, parts in enumerate(bars.values()):
         left = 0.0
         for part, length in parts.items():
             color = colors[part]
             axes.barh(y, length, 0.7, left, color=color, label=None if y else part)
-            if length > 0.075 * longest:
+            text = f"{length:.1f}"
+            if length > len(text) * character:
                 style = {"color": "white" if color in DARK else "black", "fontsize": 11}
                 middle = left + length / 2
-                axes.text(middle, y, f"{length:.1f}", ha="center", va="center", **style)
+                axes.text(middle, y, text, ha="center", va="center", **style)
             left += length
     axes.set_yticks(range(len(bars)), bars.keys())
     axes.set_ylim(len(bars) - 0.5, -0.5)

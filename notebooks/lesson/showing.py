@@ -68,14 +68,17 @@ def show(markdown: str) -> None:
     display({"text/markdown": markdown, "text/plain": markdown}, raw=True)
 
 
-def guessed(question: str, guess: float, measured: float, unit: str = "") -> None:
-    """Show a folded answer: what was measured, and what the authors guessed before they measured.
+def guessed(question: str, guess: float | None, answer: float, unit: str = "") -> None:
+    """Show a folded answer: the number, and what the authors guessed before they knew it.
 
-    question: says in a few words which number is meant; unit: stands after the measured number.
+    question: says in a few words which number is meant; unit: stands after the number.
+    guess: None if the authors' guess was right, because it would give the answer away.
     """
-    found = f"measured **{number(measured)}** {unit}".strip()
-    answer = f"{question} {found}. The authors guessed {number(guess)}."
-    show(f"<details><summary>Answer</summary>\n\n{answer}\n\n</details>")
+    found = f"**{number(answer)}** {unit}".strip()
+    words = f"{question} {found}."
+    if guess is not None:
+        words += f" The authors guessed {number(guess)}."
+    show(f"<details><summary>Answer</summary>\n\n{words}\n\n</details>")
 
 
 def number(value: float) -> str:

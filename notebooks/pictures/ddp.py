@@ -13,7 +13,9 @@ def alone_and_together(ranks: list[dict]) -> None:
             for rank, values in enumerate(ranks):
                 w = [number for number, _ in values[way]]
                 axes.plot(w, ["-", "--"][rank], color=lesson.RANKS[rank], label=f"rank {rank}")
-            axes.set(title=way, xlabel="step", ylabel="w")
+            axes.set(
+                title={"alone": "alone", "together": "with DDP"}[way], xlabel="step", ylabel="w"
+            )
             axes.legend()
 
 
@@ -55,6 +57,7 @@ def bucket_film(third_pass: list) -> None:
             axes.set(xlabel="gradients ready")
             axes.label_outer()
         row[3].set_xticks([1, 5, 10.5], ["1", "5", "backward\nis over"])
+        row[3].set_xlabel("")  # The second line of its last tick is there.
 
 
 def bucket_shares(cases: list, seen: list, sizes_of) -> list[list[int]]:
@@ -72,7 +75,8 @@ def bucket_shares(cases: list, seen: list, sizes_of) -> list[list[int]]:
         filled.append(shares)
 
     names = [f"the ConvNet, cap {cap} MiB" for _, _, cap in cases[1:5]]
-    names = ["the ConvNet", *names, "4 times as wide", "`wide_net`"]
+    names = ["the ConvNet, default caps", *names, "ConvNet, 4 times as wide, default caps"]
+    names.append("`wide_net`, default caps")
     rows = []
     for name, shares in zip(names, filled):
         in_order = " + ".join(f"{share:,}" for share in shares)
@@ -88,7 +92,7 @@ def overlap(of_rank_0: dict[str, list[float]]) -> None:
         name = "1 bucket" if number == "1" else f"{number} buckets"
         bars[name] = {"backward": backward, "exposed": exposed}
     saved = 1 - sum(of_rank_0["8"]) / sum(of_rank_0["1"])
-    title = f"Where the CPU is free, eight buckets take {saved:.0%} less time than one"
+    title = f"If layers leave the CPU free, eight buckets take {saved:.0%} less time than one"
     with lesson.picture(title, height=2.9) as axes:
         lesson.stack(axes, bars, {part: lesson.COLORS[part] for part in ("backward", "exposed")})
         axes.set(xlabel="milliseconds of loss.backward() on rank 0, 16.8 MB of gradients")
@@ -114,12 +118,12 @@ def cost() -> None:
 
     one = runs["one process"]
     pairs = {way: (run, one) for way, run in runs.items()}
-    pairs["DDP, four ranks on two cores"] = lesson.measured("03_ddp_spawn", world_size=4), one
+    pairs["four ranks, DDP"] = lesson.measured("03_ddp_spawn", world_size=4), one
     smaller = (lesson.measured(name, batch_size=120) for name in ("03_ddp_spawn", "01_baseline"))
-    pairs["DDP, 120 images per step"] = tuple(smaller)
+    pairs["two ranks, DDP, 120 images per step"] = tuple(smaller)
     rows = []
     for way, (run, base) in pairs.items():
         middle = lesson.medians(run)
         cells = f"{lesson.ratio(run, base):.2f}", f"{middle['accuracy']:.2%}"
         rows.append([way, f"{middle['images/s']:,.0f}", *cells])
-    lesson.table(["two CPU cores", "images per second", "speedup", "accuracy"], rows)
+    lesson.table(["on two CPU cores", "images per second", "speedup", "accuracy"], rows)

@@ -3,8 +3,6 @@
 import json
 from importlib import import_module
 
-import torch
-
 from .shapes import arrow, bare, box
 
 lesson = import_module("notebooks.lesson")
@@ -15,12 +13,12 @@ def moves() -> None:
     panels = {
         "1. replicate": ("out", "the model", "backward"),
         "2. scatter": ("out", "images", "optimizer"),
-        "3. parallel apply": ("", "each its shard", ""),
+        "3. parallel apply": ("", "all compute", ""),
         "4. gather": ("back", "outputs", "optimizer"),
-        "5. after the loss": ("out", "their gradient", "optimizer"),
-        "6. backward, add up": ("back", "gradients", "backward"),
+        "5. backward starts": ("out", "gradients\nof outputs", "optimizer"),
+        "6. add up": ("back", "gradients\nof weights", "backward"),
     }
-    title = "Four moves forward, two back: all traffic passes through device 0"
+    title = "Six moves of a step: without NCCL, all bytes pass through device 0"
     with lesson.picture(title, height=4.6, nrows=2, ncols=3) as grid:
         for axes, (move, (way, what, color)) in zip(grid.flat, panels.items()):
             for device, (x, y) in enumerate([(3, 3), (0.7, 0.5), (3, 0.5), (5.3, 0.5)]):
@@ -42,7 +40,7 @@ def through_device_0(traffic: dict, ddp: list[float]) -> None:
     counts = range(1, 9)
     part_colors = dict(zip(traffic[8], [lesson.RANKS[k] for k in (0, 4, 2, 1, 5)]))
     through_0, through_other = traffic[8].total(), traffic[8].total() / 7
-    title = f"8 devices: {through_0 / 1e6:.1f} MB a step through device 0"
+    title = f"Per step, {through_0 / 1e6:.1f} MB pass through device 0 of 8"
     title += f", {through_other / 1e6:.1f} MB through any other"
     with lesson.picture(title, height=3.6) as axes:
         low = [0.0] * len(counts)
@@ -67,8 +65,8 @@ def threads_and_processes(each: float) -> dict:
     record = json.loads((lesson.ROOT / "benchmarks/results/threads.json").read_text())
     rows = record["rows"]
     short, long = rows[0], rows[-1]
-    title = "Two threads: {threads:.1f} times one if a layer takes ".format(**short)
-    title += f"{short['microseconds']:.0f} µs, {long['threads']:.1f} if {long['microseconds']:.0f}"
+    title = f"Work of two threads: {short['threads']:.1f} times one with short layers"
+    title += f", {long['threads']:.1f} with long ones"
     with lesson.picture(title, height=3.2) as axes:
         layer = [row["microseconds"] for row in rows]
         for way, mark, color in (("processes", "s-", "#0072B2"), ("threads", "o-", "#D55E00")):
@@ -76,17 +74,20 @@ def threads_and_processes(each: float) -> dict:
         axes.axhline(1, color=lesson.GRAY, linewidth=0.8)
         axes.axvline(each, color=lesson.GRAY, linestyle=":")
         axes.text(0.87 * each, 0.1, "a layer of\nour model", ha="right")
-        axes.set(xscale="log", ylim=(0, 2.3), ylabel="times one thread's work")
-        axes.set(xlabel="microseconds of one layer, alone; two cores")
-        axes.legend(loc="upper left", ncols=2)
+        axes.set(xscale="log", ylim=(0, 2.3), ylabel="times the work\nof one thread")
+        axes.set(xlabel="microseconds of one layer")
+        axes.legend(loc="lower left", bbox_to_anchor=(0.15, 0.02))
     return record
 
 
-def speeds_on_a_cpu() -> float:
-    """Images a second of one process, two threads and two processes -> two threads over one"""
+def speeds_on_a_cpu() -> tuple[float, float]:
+    """Bars: images per second of one process, two threads and two processes
+
+    -> how many times as fast as one process two threads and two processes are.
+    """
     names = {
         "01_baseline": "1. one process",
-        "02_dp": "2. DataParallel without GPUs:\nthe code of 1",
+        "02_dp": "2. DataParallel without GPUs\n(the same code as 1)",
         "02_dp-threads": "2. from scratch, two threads",
         "03_ddp_spawn": "3. two processes",
     }
@@ -94,32 +95,30 @@ def speeds_on_a_cpu() -> float:
     speeds = [lesson.medians(row)["images/s"] for row in rows]
     batch = rows[0][0]["batch_size"]
     threads, processes = (lesson.ratio(row, rows[0]) for row in rows[2:])
-    title = f"On a CPU: two threads {threads:.2f} times one, two processes {processes:.2f}"
+    title = f"Two threads are {threads:.2f} times as fast as one"
+    title += f", two processes {processes:.2f} times"
     with lesson.picture(title, height=2.8) as axes:
         bars = axes.barh(list(names.values()), speeds, color=lesson.COLORS["forward"])
         bars[1].set(facecolor="none", edgecolor=lesson.COLORS["forward"], hatch="//")
         for place, speed in enumerate(speeds):
             axes.text(speed, place, f" {speed:,.0f}", va="center")
-        axes.set(xlabel=f"images a second, {batch} images a step, two cores")
+        axes.set(xlabel=f"images per second ({batch} images per step, two cores)")
         axes.set(xlim=(0, 1.15 * max(speeds)), ylim=(3.5, -0.5))
-    assert min(speeds[2], speeds[3]) > speeds[0]
-    return threads
+    return threads, processes
 
 
 def why_ddp(traffic: dict) -> None:
-    """A table of what grows with the devices; PyTorch's own words recommend DDP."""
-    two, eight = traffic[2].total(), traffic[8].total()
+    """A table of what grows with the devices."""
+    two = traffic[2].total()
+    eight = traffic[8].total()
     lesson.table(
-        ["what", "with two devices", "with eight"],
+        ["DataParallel", "with two devices", "with eight devices"],
         [
-            ["bytes through device 0 (from scratch)", *(f"{n:,}" for n in (two, eight))],
-            ["bytes through any other", *(f"{n:,.0f}" for n in (two, eight / 7))],
-            ["images that BatchNorm keeps statistics of", "60 of 120", "15 of 120"],
-            ["threads that wait for one GIL", "2", "8"],
-            ["machines it can use", "1", "1"],
+            ["bytes through device 0 (from scratch)", f"{two:,}", f"{eight:,}"],
+            ["bytes through each other device", f"{two:,}", f"{eight / 7:,.0f}"],
+            ["images in BatchNorm's saved statistics", "60 of 120", "15 of 120"],
+            ["threads that share one GIL", "2", "8"],
+            ["machines that it can use", "1", "1"],
         ],
         align="lrr",
     )
-    advice = " ".join(torch.nn.DataParallel.__doc__.split())
-    assert "recommended to use :class:`~torch.nn.parallel.DistributedDataParallel`" in advice
-    assert "even if there is only a single node" in advice

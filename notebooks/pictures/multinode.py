@@ -15,7 +15,8 @@ def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
     """A frame for each node, in it a box for each rank -> their numbers in torchrun's variables"""
     names = [kind + name for name in ("RANK", "WORLD_SIZE") for kind in ("", "LOCAL_", "GROUP_")]
     numbers = [{name: int(values["environment"][name]) for name in names} for values in ranks]
-    title, width = "RANK is unique; LOCAL_RANK begins at 0 on every node", 3.4
+    title = "RANK is unique; LOCAL_RANK begins at 0 on every node"
+    width = 3.4
     with lesson.picture(title, height=2.2) as axes:
         for own in numbers:
             node, local = own["GROUP_RANK"], own["LOCAL_RANK"]
@@ -46,19 +47,19 @@ def lost_node(lost, survivor, again) -> list[str]:
 
 
 PARTS = {
-    "settings": "which run this is: another run is not resumed from it",
-    "history": "of each epoch done: loss, accuracy and timings",
-    "model": "weights, and BatchNorm's statistics",
+    "settings": "the flags of the run; a run with other flags does not resume from the file",
+    "history": "the loss, the accuracy and the timings of each finished epoch",
+    "model": "the weights and BatchNorm's statistics",
     "optimizer": "a momentum for each weight",
     "schedule": "the position in the learning rate schedule",
-    "scaler": "the loss scale, with fp16",
+    "scaler": "the loss scale of fp16",
 }
 
 
 def snapshot(parts: dict) -> None:
     """A table of a snapshot's parts."""
     rows = [[f"`{name}`", PARTS[name], f"{nbytes(parts[name]):,}"] for name in parts]
-    lesson.table(["part", "what it is", "bytes of tensors"], rows, "llr")
+    lesson.table(["part", "what it holds", "bytes of tensors"], rows, "llr")
 
 
 def nbytes(part) -> int:
@@ -73,5 +74,8 @@ def nbytes(part) -> int:
 
 
 def begun_again(distances: dict) -> None:
-    rows = [["nothing", "0"]] + [[f"`{part}`", f"{far:.2g}"] for part, far in distances.items()]
-    lesson.table(["as before the first step", "largest difference of a weight"], rows)
+    """A table: how far the weights are from those of the undisturbed run."""
+    rows = [["nothing", "0"]]
+    for part, far in distances.items():
+        rows.append([f"`{part}`", f"{far:.2g}"])
+    lesson.table(["part that is reset", "largest difference of a weight"], rows)

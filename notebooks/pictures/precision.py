@@ -17,13 +17,11 @@ def both_types(numbers: dict) -> None:
             whole.text(1, y - 0.3, f"{name}: {low:.0e} to {high:.0e}", ha="center", va="bottom")
             some = line[(line >= 1) & (line <= 1 + 1 / 32)]
             near.plot(some, [y] * len(some), "|", color=color, markersize=24, markeredgewidth=2)
-        whole.set(xscale="log", xlabel="the positive numbers it can hold, from end to end")
-        near.set(xlabel="each of its numbers between 1 and 1.03125")
+        whole.set(xscale="log", xlabel="range of the positive numbers")
+        near.set(xlabel="all numbers between 1 and 1.03125")
         for axes in (whole, near):
             axes.set_yticks(range(len(numbers)), numbers)
             axes.set_ylim(1.6, -0.9)
-    from_1_to_2 = [((line >= 1) & (line < 2)).sum().item() for line in numbers.values()]
-    assert from_1_to_2 == [1024, 128]
 
 
 def scaled_gradients(gradients, numbers: dict, lost) -> None:
@@ -38,29 +36,26 @@ def scaled_gradients(gradients, numbers: dict, lost) -> None:
     title = f"{lost(gradients):.0%} of these gradients become 0 in fp16; with a loss scale {few}"
     with lesson.picture(title, height=3.2) as axes:
         for k, (label, count) in enumerate(counts.items()):
-            look = {"hatch": "//", "linewidth": 2} if k else {"fill": True, "alpha": 0.6}
-            axes.stairs(count, edges.tolist(), color=lesson.RANKS[k], label=label, **look)
+            look = {"hatch": "//", "linewidth": 2} if k else {"fill": True}
+            color = "#E69F00" if k else "#56B4E9"
+            axes.stairs(count, edges.tolist(), color=color, label=label, **look)
         axes.axvspan(-13, half, color=lesson.GRAY, alpha=0.2)
         axes.text(-12.8, axes.get_ylim()[1] * 0.9, "0 in fp16", weight="bold")
-        axes.set(xlabel="size of a gradient, as a power of ten", ylabel="thousands of them")
-        axes.set(xlim=(-13, 2))
+        axes.set(xlabel="size of a gradient, as a power of ten")
+        axes.set(ylabel="thousands of gradients", xlim=(-13, 2))
         axes.legend()
-    assert lost(gradients) > 0.1 and lost(gradients, 65536) < lost(gradients) / 100
-    assert (gradients.bfloat16() != 0).all()
-    amp = import_module("03_ddp_spawn.amp")
-    assert lost(gradients) == amp.lost_in_fp16(gradients) and amp.SCALE == 65536
 
 
 def scale_over_steps(scales: list[float], skipped: list[bool]) -> None:
     """The loss scale of each step, and which steps were skipped."""
-    halved = [after == now / 2 for now, after in zip(scales, scales[1:])]
-    assert halved == skipped[:-1] and 0 < sum(skipped) < 15
-    title = f"The scale is halved until all gradients are finite: {sum(skipped)} of 30 steps lost"
+    title = (
+        f"{sum(skipped)} of {len(scales)} steps have an infinite gradient; each halves the scale"
+    )
     with lesson.picture(title, height=2.8) as axes:
         axes.plot(scales, color=lesson.RANKS[0], drawstyle="steps-post")
         for kind, look, label in (
-            (False, "o", "taken"),
-            (True, "X", "skipped: an infinite gradient"),
+            (False, "o", "step is taken"),
+            (True, "X", "step is skipped"),
         ):
             at = [step for step, skip in enumerate(skipped) if skip == kind]
             color = lesson.RANKS[5 if kind else 0]
@@ -70,18 +65,8 @@ def scale_over_steps(scales: list[float], skipped: list[bool]) -> None:
         axes.legend(loc="upper center")
 
 
-def ranks_that_skip() -> int:
-    """How many of two ranks skip a step with DDP; the models are equal with it, and only then."""
-    ranks = lesson.run.values
-    skips = {way: [min(r[way]["scales"]) < 65536 for r in ranks] for way in ranks[0]}
-    assert skips == {"without DDP": [False, True], "with DDP": [True, True]}
-    assert ranks[0]["with DDP"] == ranks[1]["with DDP"]
-    assert ranks[0]["without DDP"]["weight"] != ranks[1]["without DDP"]["weight"]
-    assert ranks[0]["with DDP"]["dtype"] == "torch.float32"
-    return sum(skips["with DDP"])
-
-
 def clipped(right: float, wrong: float) -> None:
+    """A table: the norm of the gradients with unscale_ before clipping, and without."""
     lesson.table(
         ["order", "norm of the gradients in the step"],
         [
@@ -89,11 +74,10 @@ def clipped(right: float, wrong: float) -> None:
             ["scale, backward, **clip to 0.1**, step", f"{wrong:.7f}"],
         ],
     )
-    assert abs(right - 0.1) < 1e-4 and abs(wrong * 65536 - 0.1) < 1e-4
 
 
-def cost_of_bf16() -> None:
-    """A table: a step in fp32 and in bf16 on two CPUs, from the records."""
+def cost_of_bf16() -> dict[str, float]:
+    """A table, from the records: a step in fp32 and in bf16 -> the accuracy with each."""
     kinds = {"fp32": "off", "bf16": "bf16"}
     runs = {way: lesson.measured("03_ddp_spawn", amp=amp) for way, amp in kinds.items()}
     steps = [lesson.medians(run)["step"] for run in runs.values()]
@@ -103,4 +87,4 @@ def cost_of_bf16() -> None:
     lesson.table(titles, rows)
     accuracy = {way: lesson.medians(run)["accuracy"] for way, run in runs.items()}
     print(", ".join(f"accuracy with {way} {value:.2%}" for way, value in accuracy.items()))
-    assert abs(accuracy["bf16"] - accuracy["fp32"]) < 0.003
+    return accuracy

@@ -10,14 +10,16 @@ from torchvision.transforms.functional import rotate
 
 
 class Rotated(Dataset):
-    """Item i is image i, rotated by a random angle -> (image [28, 28], angle, worker, its seed).
+    """Item i is image i, rotated by a random angle: (image [28, 28], angle, worker, worker seed).
 
-    images: uint8 [N, 28, 28]. generator: where the angles come from; None is the process's own.
-    The angle is in degrees, from -60 to 60. Without workers the last two are -1.
+    images: uint8 [N, 28, 28].
+    generator: the angles are drawn from it. None stands for the default generator of the process.
+    The angle is in degrees, from -60 to 60. Without loader workers, the worker and its seed are -1.
     """
 
     def __init__(self, images, generator=None):
-        self.images, self.generator = images, generator
+        self.images = images
+        self.generator = generator
 
     def __len__(self):
         return len(self.images)
@@ -26,9 +28,12 @@ class Rotated(Dataset):
         angle = 120 * torch.rand((), generator=self.generator).item() - 60
         image = rotate(self.images[index][None], angle)[0]
         worker = get_worker_info()
-        return image, angle, worker.id if worker else -1, worker.seed if worker else -1
+        if worker is None:
+            return image, angle, -1, -1
+        return image, angle, worker.id, worker.seed
 
 
 def reseed(worker):
-    """For worker_init_fn: let a worker's copy of the generator begin at its worker seed."""
-    get_worker_info().dataset.generator.manual_seed(torch.initial_seed())
+    """For worker_init_fn: each worker seeds its copy of the generator with its worker seed."""
+    copy = get_worker_info().dataset.generator
+    copy.manual_seed(torch.initial_seed())  # In a worker, the initial seed is the worker seed.

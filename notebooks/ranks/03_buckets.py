@@ -1,7 +1,8 @@
-"""When is each gradient ready, and when does each bucket leave? Run by the notebook 03_ddp_spawn.
+"""When is each gradient ready, and when is each bucket sent? The notebook 03_ddp_spawn runs this.
 
-It asks PyTorch's own DDP: a hook on every parameter notes its gradient, and a communication hook,
-which DDP calls instead of its all-reduce, notes every bucket and averages it as DDP does.
+The ranks use PyTorch's own DDP. A hook on every parameter notes when its gradient is ready. DDP
+calls a communication hook in place of its own all-reduce. This hook notes every bucket and averages
+it as DDP does.
 """
 
 from functools import partial
@@ -18,7 +19,7 @@ Event = tuple[str, list[int]]  # ("gradient", [its parameter]) or ("bucket", its
 
 
 def look(cases: list[tuple[str, int, float | None]]) -> list[list[list[Event]]]:
-    """On a rank -> for each case, what happened in each of three backward passes.
+    """A rank runs all cases -> for each case, what happened in each of three backward passes.
 
     cases: ("ConvNet", times its channels, bucket_cap_mb) or ("wide_net", 1, bucket_cap_mb).
     """

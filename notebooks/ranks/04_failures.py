@@ -1,4 +1,4 @@
-"""Two ranks call all-reduce again and again, until one of them fails: a flag chooses how.
+"""Two ranks call all-reduce again and again until one of them fails. A flag chooses how it fails.
 
 A rank that still waits after nine seconds prints its stack.
 
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
-# The four cases of the notebook, which does not name them at once: which rank fails, and how.
+# The four cases of the notebook: which rank fails, and how.
 CASES = {"A": (0, "hangs"), "B": (1, "raises"), "C": (1, "exits early"), "D": (0, "is killed")}
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--how", choices=[how for _, how in CASES.values()], required=True)
     args = parser.parse_args()
     dist.init_process_group("gloo")  # with the default timeout, 30 minutes
-    group = dist.new_group(timeout=timedelta(seconds=12))  # the timeout of a collective in it
+    group = dist.new_group(timeout=timedelta(seconds=12))  # Its collectives wait 12 seconds.
     try:
         for step in range(4):
             if step == 2:
@@ -36,7 +36,7 @@ def main() -> None:
                 if dist.get_rank() == args.rank:
                     fail(args.how)
                 else:
-                    time.sleep(5)  # computes, and comes to the all-reduce later
+                    time.sleep(5)  # This rank computes, and calls the all-reduce later.
             add_up(group)
     finally:
         dist.destroy_process_group()
@@ -46,15 +46,15 @@ def fail(how: str) -> None:
     if how == "raises":
         raise ValueError("the loss is not a number")
     if how == "is killed":
-        os.kill(os.getpid(), signal.SIGKILL)  # as the system does when memory is short
+        os.kill(os.getpid(), signal.SIGKILL)  # The system does this if memory runs out.
     if how == "exits early":
-        sys.exit(0)  # as a script does whose loop is too short
+        sys.exit(0)  # A script does this if its loop is too short.
     if how == "hangs":
         read_next_file()
 
 
 def read_next_file() -> None:
-    time.sleep(600)  # a network disk that does not answer
+    time.sleep(600)  # This stands for a network disk that does not answer.
 
 
 def add_up(group: dist.ProcessGroup) -> None:

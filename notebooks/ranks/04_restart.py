@@ -1,7 +1,7 @@
-"""Two ranks count to six together; one of them is killed on the way, once, and all are restarted.
+"""Two ranks count to six together. One of them is killed once, and then all ranks are restarted.
 
-They save their position after every third step and resume from it, as a training does from its
-snapshot. Each rank writes its steps to a file in FOLDER.
+The ranks save their position after every third step and resume from it, as a training resumes from
+its snapshot. Each rank writes its steps to a file in FOLDER.
 
     torchrun --standalone --nproc-per-node 2 --max-restarts 1 notebooks/ranks/04_restart.py FOLDER
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-STEPS, DONE = 6, 4  # with four steps done, a rank is killed
+STEPS = 6
+DONE = 4  # After so many steps a rank is killed.
 
 
 def main() -> None:
@@ -24,8 +25,10 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=3, help="steps (3)")
     parser.add_argument("--kill", type=int, default=1, help="which rank is killed (1)")
     args = parser.parse_args()
-    rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    saved, report = args.folder / "saved.json", args.folder / f"attempt-{attempt}-rank-{rank}.json"
+    rank = int(os.environ["RANK"])
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    saved = args.folder / "saved.json"
+    report = args.folder / f"attempt-{attempt}-rank-{rank}.json"
     dist.init_process_group("gloo")
     step, total = json.loads(saved.read_text()) if saved.exists() else (0, 0)
     steps = []
@@ -39,7 +42,7 @@ def main() -> None:
         report.write_text(json.dumps({"pid": os.getpid(), "steps": steps, "total": total}))
         if step % args.save_every == 0 and rank == 0:
             saved.write_text(json.dumps([step, total]))
-        dist.barrier()  # no rank goes on before it is saved
+        dist.barrier()  # No rank continues before the position is saved.
     dist.destroy_process_group()
 
 

@@ -1,7 +1,7 @@
-"""Ranks on threads and a simulated network that counts: what they send, and in how many steps.
+"""A simulated network that counts what each rank sends, and in how many steps.
 
-The functions of 05_multinode/from_scratch.py run on it unchanged, without processes and on as many
-ranks as one likes. Nothing here is timed.
+The ranks are threads, so there can be any number of them. The functions of
+05_multinode/from_scratch.py run on this network unchanged. Nothing here is timed.
 """
 
 import queue
@@ -28,12 +28,12 @@ class Counts(NamedTuple):
 
 
 def count(algorithm: str | Callable, ranks: int, length: int = 720_720) -> Counts:
-    """All-reduce vectors of a one, a two, a three, ... over so many ranks, and count.
+    """All-reduce vectors and count. Rank 0 has a vector of ones, rank 1 of twos, and so on.
 
-    length: of a vector; the default divides by 2, 3, ... 16, so chunks are equal and counts exact.
-    algorithm: a name of from_scratch.WAYS, or a function like those in it: it gets a vector
-    [length], leaves the sum there, and calls from_scratch.dist, or from_scratch.exchange. Raises
-    TimeoutError if the ranks wait for each other, and whatever a rank raises.
+    length: of a vector. The default is divisible by 2, 3, ... 16, so all chunks are equal.
+    algorithm: a name in from_scratch.WAYS, or a function like those in it. The function gets a
+    vector [length] and leaves the sum there. It calls from_scratch.dist or from_scratch.exchange.
+    Raises what a rank raises, or TimeoutError if the ranks wait for each other.
     """
     network = Network(ranks)
     vectors = [torch.full((length,), rank + 1, dtype=torch.int16) for rank in range(ranks)]
@@ -45,13 +45,13 @@ def count(algorithm: str | Callable, ranks: int, length: int = 720_720) -> Count
     with patch.object(from_scratch, "dist", network), ThreadPoolExecutor(ranks) as pool:
         futures = [pool.submit(run_rank, rank) for rank in range(ranks)]
     errors = [future.exception() for future in futures if future.exception()]
-    if errors:  # a rank that has only waited for another is rarely the root cause
+    if errors:  # A rank that has only waited for another one is rarely the root cause.
         raise min(errors, key=lambda error: isinstance(error, TimeoutError))
     return Counts(vectors, [Fraction(sent, length) for sent in network.sent], max(network.steps))
 
 
 def check(algorithm: str | Callable, ranks: int = 8) -> bool:
-    """Is the sum right, with the ring's traffic per rank at most, in fewer steps than the ring?"""
+    """Is the sum right, is no rank busier than in the ring, and are there fewer steps?"""
     counts, ring = count(algorithm, ranks), count("ring", ranks)
     right = all((x == ranks * (ranks + 1) / 2).all() for x in counts.sums)
     print(getattr(algorithm, "__name__", algorithm), end=": ")
@@ -61,7 +61,7 @@ def check(algorithm: str | Callable, ranks: int = 8) -> bool:
 
 
 class Network:
-    """What the algorithms need of torch.distributed."""
+    """The functions of torch.distributed that the algorithms call."""
 
     def __init__(self, ranks: int):
         self.ranks, self.own = ranks, threading.local()
