@@ -23,17 +23,30 @@ pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
 PLAYER = ROOT / "docs" / "player"
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><link rel="icon" href="data:,"><title>Player</title>
-<body style="margin: 8px"><p>above</p><div class="player" data-recording="{}">fallback</div>
+<body style="margin: 8px"><p>above</p>
+<button id="pst-back-to-top" style="position: fixed; top: 0">Back to top</button>
+<div class="player" data-recording="{}">fallback</div>
 <p style="height: 2000px">below</p><script src="site/player.js" defer></script></body></html>"""
 TABLE = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
 STORIES, PAIRS = TABLE["stories"], TABLE["pairs"]
 NAMES = sorted(path.stem for path in PLAYER.glob("recordings/*.json"))
 ONE, THREE = (f"step-ranks-2-bucket-cap-mb-{cap}" for cap in ("25", "0.01"))
+FAILURES = [name for name in NAMES if name.startswith("failure")]
 RING, DIES = "all-reduce-ring-ranks-4", "failure-a-rank-dies-ranks-4"
 
 
 def read(name):
     return json.loads((PLAYER / "recordings" / f"{name}.json").read_text())
+
+
+def cause_of(name):
+    causes = ("dies", "leaves", "slow")
+    ranks = read(name)["ranks"]
+    return next(
+        rank
+        for rank, own in enumerate(ranks)
+        if any(one["what"] in causes for one in own["spans"] + own["marks"])
+    )
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +174,8 @@ def test_the_menu_the_address_and_the_way_back(browser, folder):
     browser.until(lambda: browser.fragment == f"recording={THREE}&step=1")
     browser.open(f"{folder}index.html#{browser.fragment}")
     assert browser.step()[0] == 1 and browser.shows(THREE)
-    browser.follow(f"recording={DIES}&step={quote('rank 1 dies')}")
-    browser.until(lambda: "rank 1 dies" in browser.text(".status"))
+    browser.follow(f"recording={DIES}&step={quote('gets an error')}")
+    browser.until(lambda: "gets an error" in browser.text(".status"))
     browser.driver.back()
     browser.until(lambda: browser.shows(THREE) and browser.step()[0] == 1)
 
@@ -202,7 +215,8 @@ def test_what_is_missing_is_one_line(browser, tmp_path, folder):
 
 
 def follow_story(browser, folder, kind):
-    """Press Next from the first frame to the last -> the texts of the frames."""
+    """Press Next from the first frame to the last -> the texts of the frames. Where a frame asks
+    for the rank that is the cause, choose it: that leads to the next frame."""
     story, texts, places = STORIES[kind], [], []
     browser.open(f"{folder}index.html#recording={story[0][0]}&step=0", width=420)
     place = "return [scrollY, document.querySelector('.next').getBoundingClientRect().top]"
@@ -210,11 +224,17 @@ def follow_story(browser, folder, kind):
         for number, (name, words, english, _) in enumerate(story, 1):
             text = re.sub(r"\\{\w+\\}", ".*", re.escape(english))  # figures are in its gaps
             browser.until(lambda text=text: re.fullmatch(text, browser.text(".tale")))
-            assert browser.text(".place") == f"{number} of {len(story)}"
-            assert browser.shows(name) and words in browser.status
+            asks = words == "question"
+            assert browser.text(".place") == f"{number} of {len(story)}{': guess first' * asks}"
+            assert browser.shows(name)
+            step, last = browser.step()
+            assert step == last if words in ("question", "end") else words in browser.status
             texts.append(browser.text(".tale"))
             places.append(browser.script(place))
-            if number < len(story):
+            if asks:
+                assert not browser.find(".next").is_enabled()
+                browser.all(".picks button")[cause_of(name)].click()
+            elif number < len(story):
                 browser.find(".next").click()
         assert not browser.find(".next").is_enabled()
     assert len({scrolled for scrolled, _ in places}) == 1, "the page has jumped"
@@ -222,7 +242,7 @@ def follow_story(browser, folder, kind):
     return texts
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "failure"])
+@pytest.mark.parametrize("kind", [kind for kind in STORIES if kind != "step"])
 def test_next_leads_through_the_story_without_scrolling(browser, folder, kind):
     follow_story(browser, folder, kind)
 
@@ -277,7 +297,7 @@ def test_ranks_that_share_cores_show_no_times(browser, folder):
 
 @pytest.mark.parametrize("name", [ONE, RING, DIES])
 def test_on_a_chinese_page_it_speaks_chinese(browser, folder, name):
-    browser.open(f"{folder}zh.html#recording={name}&step=9")
+    browser.open(f"{folder}zh.html#recording={name}&step=9&answer=shown")
     for part in (".tale", ".next", ".status", ".conclusion", ".legend", ".about"):
         text = browser.find(part).get_property("textContent")  # some are folded or hidden
         assert re.search("[\u4e00-\u9fff]", text), part
@@ -360,24 +380,91 @@ def test_on_a_page_of_other_things_it_starts_when_it_is_seen(browser, folder):
     browser.until(lambda: browser.step()[0] > 2)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("failure")])
-def test_the_conclusion_of_a_failure_waits_for_a_guess(browser, folder, name):
+@pytest.mark.parametrize("name", FAILURES)
+def test_nothing_tells_the_cause_before_the_guess(browser, folder, name):
+    """At the beginning and at the question: all text, also what is folded, and the colours."""
+    cause = cause_of(name)
+    telling = r"SIGKILL|\d is slow| late|leaves:|no batch|exit code|no longer|gone"
     browser.open(f"{folder}index.html#recording={name}&step=0")
-    assert not browser.find(".summary").is_displayed()
-    assert "Which rank is the cause?" in browser.text(".question")
-    assert [button.text for button in browser.all(".picks button")] == [
-        f"rank {rank}" for rank in range(4)
-    ]
-    browser.all(".picks button")[2].click()
-    assert browser.text(".question") == "No, rank 2 is not the cause. It is rank 1."
-    assert "Rank 1 is the cause" in browser.text(".conclusion")
+    veil = browser.find(".cover")
+    assert veil.get_attribute("visibility") == "visible"
+    assert veil.value_of_css_property("opacity") == "1"
+    text = """return [...document.querySelectorAll('.player > :not(label)')]
+        .map((one) => one.textContent).join(' ')"""
+    fills = """return [...document.querySelectorAll('.picture > rect')]
+        .map((bar) => /player-\\w+|--[a-z]+/.exec(bar.style.fill)?.[0]).filter(Boolean)"""
+    for key in (Keys.HOME, Keys.END):
+        browser.find("input[type=range]").send_keys(key)
+        assert not re.search(telling, browser.script(text))
+        seen = {"player-wait", "--wait", "player-error", "--error", "--busy"}
+        assert set(browser.script(fills)) <= seen
+        assert not browser.find(".conclusion").is_displayed()
+    for rank, choice in enumerate(browser.all(".picks button")):
+        if rank != cause:
+            choice.click()
+            assert browser.text(".question").startswith(f"Not rank {rank}: it ")
+            assert "Choose another one." in browser.text(".question")
+    assert not browser.find(".conclusion").is_displayed(), "a wrong choice leaves the others"
+    browser.all(".picks button")[cause].click()
+    assert browser.text(".question") == f"Yes, rank {cause} is the cause."
+    assert "This is the cause" in browser.text(".tale") and f"rank {cause}" in browser.text(
+        ".status"
+    )
+    assert f"Rank {cause} is the cause" in browser.text(".conclusion")
     assert not browser.find(".picks").is_displayed()
-    browser.open(f"{folder}index.html#recording={name}&step=0")
-    browser.all(".picks button")[1].click()
-    assert browser.text(".question") == "Yes, rank 1 is the cause."
-    browser.open(f"{folder}index.html#recording={name}&step=0")
+    assert browser.script("return document.activeElement.className") == "next", "focus is not lost"
+
+
+def test_who_gives_up_is_told_and_the_address_keeps_it(browser, folder):
+    browser.open(f"{folder}index.html#recording={DIES}&step=0")
+    assert not browser.find(".giveUp").is_displayed(), "there is nothing yet to judge"
+    browser.open(f"{folder}index.html#recording={DIES}&step=1")
+    browser.find(".giveUp").click()
+    assert browser.text(".question") == f"Rank {cause_of(DIES)} is the cause."
+    browser.until(lambda: browser.fragment.endswith("&answer=shown"))
+    browser.open(f"{folder}index.html#{browser.fragment}")
+    assert (
+        "This is the cause" in browser.text(".tale") and not browser.find(".picks").is_displayed()
+    )
+
+
+def test_the_cause_is_not_the_same_rank_in_all_failures():
+    assert len({cause_of(name) for name in FAILURES}) == len(FAILURES)
+
+
+def test_each_click_of_next_is_a_frame_whose_text_is_there_at_once(browser, folder):
+    browser.open(f"{folder}index.html#recording={ONE}&step=0")
+    for number, (_, _, english, _) in enumerate(STORIES["step"][1:4], 2):
+        browser.find(".next").click()
+        assert (
+            browser.text(".place").startswith(f"{number} of") and browser.text(".tale") == english
+        )
+    words = STORIES["step"][3][1]
+    browser.until(
+        lambda: words in browser.status and browser.find(".play").get_attribute("title") == "Play"
+    )
+    browser.find(".next").click()
+    browser.find(".previous").click()
+    assert browser.text(".place").startswith("4 of") and words in browser.status
+
+
+def test_the_conclusion_is_told_at_the_end(browser, folder):
+    browser.open(f"{folder}index.html#recording={ONE}&step=0")
+    assert not browser.find(".summary").is_displayed()
     browser.find("input[type=range]").send_keys(Keys.END)
-    assert browser.find(".summary").is_displayed(), "who has seen it all is told"
+    assert "hides behind nothing" in browser.text(".conclusion")
+
+
+def test_what_covers_the_player_or_is_no_use_on_paper_is_hidden(browser, folder):
+    browser.open(f"{folder}index.html")
+    button = browser.driver.find_element("id", "pst-back-to-top")
+    browser.until(lambda: not button.is_displayed())
+    browser.script("scrollTo(0, document.body.scrollHeight)")
+    browser.until(button.is_displayed)
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    for css in (".next", ".menu", ".controls", ".steps"):
+        assert not browser.find(css).is_displayed(), css
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 def test_each_recording_has_a_caption_from_its_beginning(browser, folder):
@@ -394,6 +481,13 @@ def test_the_ring_can_be_edited(browser, folder):
     browser.until(lambda: browser.shows("computed-ring-ranks-8"))
     assert browser.text(".edit .source") == "computed from the schedule"
     assert browser.step() == (0, 28) and len(browser.all(".picture .box")) == 8
+    assert "8 ranks: 14 rounds" in browser.text(".tale") and "1.75 times" in browser.text(".tale")
+    with browser.reduced_motion():
+        browser.find(".next").click()
+        browser.until(lambda: browser.text(".place") == "2 of 15" and browser.step()[0] == 2)
+        assert "has the values of 2 ranks" in browser.text(".tale")
+    browser.find("input[type=range]").send_keys(Keys.END)
+    assert "Every rank now has 8 of 8" in browser.text(".tale")
     assert "It takes 14 rounds" in browser.text(".conclusion")
     ui.Select(way).select_by_visible_text("tree")
     browser.until(lambda: browser.shows("computed-tree-ranks-8"))
@@ -419,6 +513,7 @@ def test_every_computed_picture_fits_and_no_box_covers_another(browser, folder, 
             )
             (left, top, right, bottom), *boxes = boxes
             assert len(boxes) == ranks
+            assert width < 560 or bottom - top < 520, "with the controls it fits on a laptop"
             for i, (a, b, c, d) in enumerate(boxes):
                 assert left - 1 <= a and c <= right + 1 and top <= b and d <= bottom, name
                 others = boxes[:i]

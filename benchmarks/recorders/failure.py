@@ -26,12 +26,13 @@ from benchmarks.recorders.parts import assemble, now, spans
 RANKS = 4
 CASES = SLOW, DIES, LEAVES = ("slow rank", "a rank dies", "a rank leaves early")
 IMAGES = 60  # per rank: steps that can be seen next to the timeout
-WRONG_RANK, BATCHES, SLOWER, TIMEOUT = 1, 4, 0.3, 2  # the last two in seconds
+WRONG_RANKS = {SLOW: 2, DIES: 3, LEAVES: 1}  # not the same in all: readers guess it
+BATCHES, SLOWER, TIMEOUT = 4, 0.3, 2  # the last two in seconds
 NO_LAUNCHER = "No launcher ends the ranks that wait, as torchrun and mp.spawn do."
 NOTES = {
-    SLOW: "In every step rank 1 starts 300 ms late.",
-    DIES: f"Rank 1 gets SIGKILL during step 3. {NO_LAUNCHER}",
-    LEAVES: f"Rank 1 has 3 batches, the others 4; the timeout is 2 s. {NO_LAUNCHER}",
+    SLOW: "In every step rank {} starts 300 ms late.",
+    DIES: f"Rank {{}} gets SIGKILL during step 3. {NO_LAUNCHER}",
+    LEAVES: f"Rank {{}} has 3 batches, the others 4; the timeout is 2 s. {NO_LAUNCHER}",
 }
 PATIENCE = 120  # seconds from the start of the ranks to the end of the last
 
@@ -63,9 +64,14 @@ def record_failure(case: str, ranks: int) -> dict:
         "failure",
         f"{case.capitalize()}: {ranks} ranks",
         {"case": case, "ranks": ranks},
-        NOTES[case],
+        NOTES[case].format(wrong_rank(case, ranks)),
         [with_exit(own, *ended, end) for own, ended in zip(notes, exits)],
     )
+
+
+def wrong_rank(case: str, ranks: int) -> int:
+    """The rank that is slow, dies or leaves; of fewer ranks the last one."""
+    return min(WRONG_RANKS[case], ranks - 1)
 
 
 def end_of(process: mp.Process) -> tuple[int, int]:
@@ -112,7 +118,7 @@ def run_rank(rank: int, ranks: int, folder: str, case: str) -> None:
             traceback.clear_frames(error.__traceback__)
             dist.destroy_process_group()
             raise
-        if rank == WRONG_RANK and case == LEAVES:
+        if rank == wrong_rank(case, ranks) and case == LEAVES:
             time.sleep(5 * TIMEOUT)  # This rank lives until the others have ended.
         dist.destroy_process_group()
 
@@ -124,7 +130,7 @@ def first_line(error: Exception) -> str:
 
 def train(note, case: str) -> None:
     """Take steps of DDP, of which the first three are not noted; on one rank something is wrong."""
-    wrong = dist.get_rank() == WRONG_RANK
+    wrong = dist.get_rank() == wrong_rank(case, dist.get_world_size())
     dist.barrier()
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT if case == LEAVES else 60))
     model = common.wider_net(4)

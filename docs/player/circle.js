@@ -1,5 +1,6 @@
 const SQUARE = 18; // pixels
 const SMALL_SQUARE = 13; // with more than four ranks
+const NARROW = 560; // pixels: a phone
 
 /** The picture of an all-reduce: what each rank holds, and their messages. */
 export class Circle {
@@ -7,7 +8,7 @@ export class Circle {
     Object.assign(this, { recording, events, chunks: recording.chunks.length });
     this.svg = svg("svg", { "aria-hidden": "true", class: "picture circle" });
     this.ranks = range(recording.ranks.length);
-    this.square = this.ranks.length > 4 ? SMALL_SQUARE : SQUARE;
+    this.many = this.ranks.length > 4;
   }
 
   legend() {
@@ -16,7 +17,12 @@ export class Circle {
 
   layout(pixels) {
     const label = this.chunks > 1 ? 20 : 0;
-    const least = this.ranks.length > 4 ? 128 : 146;
+    const narrow = this.many && pixels < NARROW;
+    this.square = this.many ? SMALL_SQUARE : SQUARE;
+    this.small = narrow && this.chunks === 1; // a tree or a star: three boxes stand side by side
+    if (this.small) this.square = Math.min(11, Math.floor((pixels / 3 - 18) / this.ranks.length));
+    this.brief = narrow && this.chunks > 1; // no room for more than the name of a chunk at its arrow
+    const least = this.small ? Math.min(106, pixels / 3 - 6) : this.many ? 128 : 146;
     const width = Math.max(least, this.ranks.length * this.square + label + 12);
     this.pixels = pixels;
     this.box = { width, height: this.chunks * (this.square + 4) + 44, label };
@@ -36,9 +42,13 @@ export class Circle {
 
   /** Where the boxes stand. Four ranks need less room than others. */
   place(pixels) {
-    if (this.recording.choices.way === "tree" && pixels >= 560) this.placeAsTree(pixels);
+    const { way } = this.recording.choices;
+    const narrow = pixels < NARROW;
+    if (way === "tree" && (this.many || !narrow)) this.placeAsTree(pixels);
     else if (this.ranks.length === 4) this.placeFour(pixels);
-    else if (pixels < 560) this.placeInColumns(pixels);
+    else if (this.small) this.placeAsStar(pixels);
+    else if (narrow) this.placeInColumns(pixels);
+    else if (way === "ring" && this.many) this.placeInRows(pixels);
     else this.placeRound(pixels);
   }
 
@@ -76,6 +86,45 @@ export class Circle {
     this.endBelow();
   }
 
+  /** On a phone: rank 0 at the left, and all others, with which it exchanges messages, at the right. */
+  placeAsStar(pixels) {
+    this.tight = false;
+    const { width, height } = this.box;
+    const middle = height / 2 + 4;
+    const below = (rank) => (rank - 1) * (height + 10);
+    this.centres = this.ranks.map((rank) =>
+      rank
+        ? { x: pixels - width / 2 - 2, y: middle + below(rank) }
+        : { x: width / 2 + 2, y: middle + below(this.ranks.length) / 2 - (height + 10) / 2 },
+    );
+    this.endBelow();
+  }
+
+  /** Where an arrow begins and ends: in the middle of the boxes, but in a star at their sides. */
+  endsOf(from, to) {
+    const ends = [this.centres[from], this.centres[to]];
+    if (!this.small || this.recording.choices.way === "tree") return ends;
+    const [left, right] = ends.map(({ x }) => x).sort((a, b) => a - b);
+    const [begin, end] = [left + this.box.width / 2, right - this.box.width / 2];
+    return ends.map(({ x, y }) => ({ x: x === left ? begin : end, y }));
+  }
+
+  /** A ring of many: to the right in the upper row and back in the lower one, so it is not high. */
+  placeInRows(pixels) {
+    this.tight = true;
+    const { width, height } = this.box;
+    const columns = Math.ceil(this.ranks.length / 2);
+    const [left, room] = [width / 2 + 2, pixels - width - 4];
+    this.centres = this.ranks.map((rank) => {
+      const below = rank >= columns;
+      const part = below
+        ? (this.ranks.length - 1 - rank) / (this.ranks.length - columns - 1)
+        : rank / (columns - 1);
+      return { x: left + part * room, y: height / 2 + 4 + (below ? height + 84 : 0) };
+    });
+    this.endBelow();
+  }
+
   /** On a phone: down the right column and up the left one. */
   placeInColumns(pixels) {
     this.tight = true;
@@ -85,7 +134,7 @@ export class Circle {
     this.centres = this.ranks.map((rank) => {
       const row = rank < half ? rank : this.ranks.length - 1 - rank;
       const x = pixels / 2 + (rank < half ? aside : -aside);
-      return { x, y: height / 2 + 4 + row * (height + 62) };
+      return { x, y: height / 2 + 4 + row * (height + 44) };
     });
     this.endBelow();
   }
@@ -112,7 +161,9 @@ export class Circle {
   rankBox(rank) {
     const { width, height, label } = this.box;
     const [left, top] = [this.centres[rank].x - width / 2, this.centres[rank].y - height / 2];
-    const sent = svg("text", { x: left + width / 2, y: top + height - 7, class: "quiet middle" });
+    const size = width < 100 ? 10 : 12;
+    const place = { x: left + width / 2, y: top + height - 7, "font-size": size };
+    const sent = svg("text", { ...place, class: "quiet middle" });
     const across = left + (width + label - this.ranks.length * this.square) / 2;
     const rows = range(this.chunks).map((chunk) =>
       this.chunkRow(chunk, across, top + 25 + chunk * (this.square + 4)),
@@ -146,13 +197,14 @@ export class Circle {
 
   /** The way from one rank's box to another's, as points, and what is drawn on it. */
   arrow(from, to) {
-    const [a, b] = [this.centres[from], this.centres[to]];
+    const [a, b] = this.endsOf(from, to);
     const [dx, dy] = [b.x - a.x, b.y - a.y];
-    const part = 20 / Math.hypot(dx, dy);
+    const inStar = a !== this.centres[from];
+    const part = (inStar ? 5 : 20) / Math.hypot(dx, dy);
     const aside = { x: -dy * part, y: dx * part }; // to its right: there and back do not coincide
     const [wide, high] = [this.box.width / 2 + 4, this.box.height / 2 + 4];
     const free = ({ x, y }) =>
-      [a, b].every((box) => Math.abs(x - box.x) > wide || Math.abs(y - box.y) > high);
+      [this.centres[from], this.centres[to]].every((box) => Math.abs(x - box.x) > wide || Math.abs(y - box.y) > high);
     const way = range(121).map((i) => ({
       x: a.x + aside.x + (dx * i) / 120,
       y: a.y + aside.y + (dy * i) / 120,
@@ -169,10 +221,18 @@ export class Circle {
     const dot = svg("circle", { r: 5 });
     const inside = (high + 14) * (a.y > high ? -1 : 1); // below the upper boxes, above the lower
     const shift = this.tight && !dy ? inside - aside.y : aside.y;
-    const across = Math.min(Math.max(38, middle.x + aside.x), this.pixels - 38); // not beyond the edge
-    const place = { transform: `translate(${across} ${middle.y + shift})` };
-    const label = svg("g", place, rect(-36, -16, 72, 31, { rx: 8 }), ...words);
+    const nextTo = this.tight && !dx ? middle.x : middle.x + aside.x; // no room for more
+    const across = Math.min(Math.max(38, nextTo), this.pixels - 38); // not beyond the edge
+    const [x, y] = this.brief ? this.labelAt(middle, dx, dy) : [across, middle.y + shift];
+    const place = { transform: `translate(${x} ${y})` };
+    const ground = this.brief ? [-14, -15, 28, 17] : [-36, -16, 72, 31];
+    const label = svg("g", place, rect(...ground, { rx: 8 }), ...words);
     return { points, words, pill: svg("g", { class: "pill" }, dot, label), dot, group };
+  }
+
+  /** The place of a short label: above an arrow to the side, next to another one. */
+  labelAt({ x, y }, dx, dy) {
+    return Math.abs(dx) > Math.abs(dy) ? [x, y - 12] : [x + (x < this.pixels / 2 ? 24 : -24), y + 6];
   }
 
   /** After so many events: contents[rank][chunk][of], bytes sent by each rank, messages under way. */
@@ -217,7 +277,7 @@ export class Circle {
     const { what, messages } = this.events[step - 1] || {};
     const arrived = what === "received" ? messages : [];
     for (const [rank, box] of this.boxes.entries()) {
-      box.sent.textContent = say("sent", { bytes: figure(sent[rank]) });
+      box.sent.textContent = say(this.small ? "sent-short" : "sent", { bytes: figure(sent[rank]) });
       for (const [chunk, { frame, slots }] of box.rows.entries()) {
         const held = contents[rank][chunk];
         slots.forEach((slot, of) => slot.classList.toggle("on", held[of] > 0));
@@ -233,8 +293,9 @@ export class Circle {
       const came = arrived.some(({ from, to }) => pair === `${from}-${to}`);
       group.classList.toggle("arrived", came);
       if (!message) continue;
-      words[0].textContent = say(this.chunks > 1 ? "chunk" : "vector", message);
-      words[1].textContent = `${figure(message.bytes)} B`;
+      const name = say(this.chunks > 1 ? "chunk" : "vector", message);
+      words[0].textContent = this.brief ? `c${message.chunk}` : name;
+      words[1].textContent = this.brief ? "" : `${figure(message.bytes)} B`;
     }
   }
 }

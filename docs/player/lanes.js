@@ -2,11 +2,12 @@
    have this angle. */
 const PATTERNS = { exposed: 45, waits: 45, wait: 45, slow: 0, error: 90, gone: 135 };
 const STEP = "data forward backward gradient waits all-reduce exposed optimizer";
-const KEYS = `${STEP} send receive compute wait slow error gone`.split(" ");
+const KEYS = `${STEP} busy send receive compute wait slow error gone`.split(" ");
 
 /** The picture of a step, a failure or a comparison: a lane per rank and per bucket.
 
-    All of it is drawn once; what comes after the present moment is behind a pale cover. */
+    All of it is drawn once; what comes after the present moment is behind a pale cover, or, if its
+    reader is to guess, behind one through which nothing is seen. */
 export class Lanes {
   constructor(recording, events) {
     Object.assign(this, { recording, events, end: recording.end, timed: timed(recording) });
@@ -83,28 +84,31 @@ export class Lanes {
     this.width = pixels - this.left - 10; // so much room the mark of the present moment needs
     this.height = 4;
     const labels = this.rows.flatMap((row, i) => this.label(row, i, narrow, flags));
-    this.cover = rect(0, 0, 0, this.height, { class: "cover" });
+    const cover = this.recording.veiled ? "cover veil" : "cover";
+    this.cover = rect(0, 0, 0, this.height, { class: cover });
+    this.flagged = this.flags();
     this.now = svg("path", { class: "now" });
     this.ring = svg("circle", { r: 8, class: "ring" });
     this.svg.replaceChildren(
       svg("defs", {}, ...this.patterns()),
-      this.axis(),
       ...this.rows.flatMap((row) => row.bars.flatMap((bar) => this.bar(row, bar))),
       ...this.ticks(),
-      ...this.flags(),
       this.cover,
+      ...this.flagged.map(({ group }) => group),
       ...labels,
       this.now,
       this.ring,
     );
-    this.svg.setAttribute("height", this.height + 26);
+    this.svg.setAttribute("height", this.height + 8);
   }
 
   /** Gives a row its place below the one before, and its label. */
   label(row, i, narrow, flags) {
     const gap = i && (parseInt(row.rank, 10) ? 6 : 18); // above the second of two recordings
-    if (row.begins) this.height += gap + (narrow ? 8 : flags ? 16 : 0);
-    const above = flags ? 26 : 5;
+    this.fingers = narrow && flags; // its name becomes a button, for which there is room
+    if (row.begins) this.height += gap + (this.fingers ? 16 : narrow ? 8 : flags ? 16 : 0);
+    const meets = flags && this.events.some(({ flag, at }) => flag && this.x(at) < 64);
+    const above = meets ? 26 : flags ? 12 : 5; // a flag near the left edge stands below the label
     if (narrow) this.height += above + 13;
     row.y = this.height;
     this.height += row.height + 4;
@@ -138,19 +142,22 @@ export class Lanes {
 
   /** A numbered flag for each message, death or exit. */
   flags() {
-    const ends = {};
+    const ends = {}; // by row: where the flags behind this one begin
     const marks = this.events.filter((event) => event.flag);
-    return marks.flatMap(({ row: key, at, flag }) => {
+    return marks.toReversed().map((event) => {
+      const { row: key, at, flag } = event;
       const { y, height } = this.row(key);
-      const place = Math.min(this.x(at), this.left + this.width - 9);
-      const x = Math.max(ends[key] ?? 0, place); // next to the flag before
-      ends[key] = x + 20;
+      const x = Math.min(this.x(at), (ends[key] ?? this.left + this.width + 11) - 20);
+      ends[key] = x;
       const style = "fill: var(--paper)";
-      return [
+      const group = svg(
+        "g",
+        {},
         svg("path", { d: `M${x} ${y - 4}L${this.x(at)} ${y}v${height}`, class: "tick" }),
         svg("circle", { cx: x, cy: y - 11, r: 8.5, class: "flag" }),
         svg("text", { x, y: y - 7, class: "inside", style }, flag),
-      ];
+      );
+      return { event, group };
     });
   }
 
@@ -183,7 +190,7 @@ export class Lanes {
   /** What is under the pointer: a gradient, or a bar with its bucket. */
   describe(x, y) {
     const row = this.rows.find((one) => y >= one.y && y <= one.y + one.height);
-    if (!row) return "";
+    if (!row || (this.recording.veiled && x > this.x(this.present))) return "";
     const isNear = (event) => event.row === row.key && Math.abs(this.x(event.at) - x) < 3;
     const gradient = this.gradients.find(isNear);
     if (gradient) return gradient.text;
@@ -199,30 +206,43 @@ export class Lanes {
   nameOf(rank) {
     const row = this.rows.find((one) => one.begins && one.rank === rank);
     const y = Number(row.words.getAttribute("y"));
-    return { top: y - 17, height: 26 };
+    return this.fingers ? { top: y - 35, height: 44 } : { top: y - 17, height: 26 };
   }
 
+  /** What the horizontal direction means, above the picture. */
   axis() {
     const { of = this.timed ? "time" : "order" } = this.recording;
-    const end = this.timed ? ` ${clock(this.end, this.end, 1)}` : "";
-    const place = { x: this.left + this.width, y: this.height + 18, class: "quiet end" };
-    return svg("text", place, say(`axis-${of}`) + end);
+    return say(`axis-${of}`, { end: clock(this.end, this.end, 1) });
   }
 
   draw(step, now) {
     const past = this.events.slice(0, step).filter(({ label }) => label);
     for (const { key, label, words } of this.rows)
       words.textContent = past.findLast(({ row }) => row === key)?.label ?? label;
-    this.cover.setAttribute("visibility", step || now ? "visible" : "hidden"); // at rest: in colour
+    const isPast = new Set(this.events.slice(0, step));
+    for (const { event, group } of this.flagged) {
+      const later = !isPast.has(event);
+      group.setAttribute("visibility", later && this.recording.veiled ? "hidden" : "visible");
+      group.setAttribute("opacity", later && (step || now) ? 0.4 : 1); // at rest all are seen
+    }
+    const covers = step || now || this.recording.veiled; // at rest: in colour
+    this.cover.setAttribute("visibility", covers ? "visible" : "hidden");
+    this.present = now;
     this.cover.setAttribute("x", this.x(now) + 1);
     this.cover.setAttribute("width", this.left + this.width + 8 - this.x(now));
-    this.now.setAttribute("d", `M${this.x(now)} 0V${this.height + 4}`);
+    this.now.setAttribute("d", this.line(this.x(now)));
     const event = this.events[step - 1];
     this.ring.setAttribute("visibility", event ? "visible" : "hidden");
     if (!event) return;
     const row = this.row(event.row);
     this.ring.setAttribute("cx", this.x(event.at));
     this.ring.setAttribute("cy", row.y + row.height / 2);
+  }
+
+  /** The present moment: a line, which does not cross labels that stand above the lanes. */
+  line(x) {
+    if (this.left > 2) return `M${x} 0V${this.height + 4}`;
+    return this.rows.map(({ y, height }) => `M${x} ${y - 2}v${height + 4}`).join("");
   }
 
   /** What the flags mean, below the picture. */

@@ -25,7 +25,10 @@ const parts = () => `
       ${button("next", say("next"))}
     </p>
   </div>
-  <p data-part="question" class="question" aria-live="polite" hidden></p>
+  <p data-part="question" class="question" hidden>
+    <span data-part="words" aria-live="polite"></span> ${button("giveUp", say("give-up"), "give-up")}
+  </p>
+  <p data-part="axis" class="axis"></p>
   <div class="around">
     <div data-part="stage" class="stage" role="img"></div>
     <div data-part="picks" class="picks" role="group" aria-label="${say("which-rank")}"></div>
@@ -62,12 +65,15 @@ class Player {
     Object.assign(this, { root, library, first: root.dataset.recording });
     if (!(this.first in library)) throw new Error(say("missing", { name: this.first }));
     root.innerHTML = parts();
+    if (CHINESE) root.lang = "zh-CN"; // the page around it may be English
     for (const part of root.querySelectorAll("[data-part]")) this[part.dataset.part] = part;
     this.menu.append(...this.groups());
+    this.seen = new Set(); // the names of recordings that the reader has seen to the end
     this.guess = new Guess(this);
     this.editing = new Edit(this);
     this.listen();
     this.follow();
+    this.hideWhatCovers();
     if ("moves" in root.dataset && !CALM.matches) this.playWhenSeen();
   }
 
@@ -78,6 +84,7 @@ class Player {
     on(this.forward, "click", () => this.go(this.at + 1));
     on(this.previous, "click", () => this.turn(-1));
     on(this.next, "click", () => this.turn(1));
+    on(this.giveUp, "click", () => this.guess.answer());
     on(this.scrub, "input", () => this.go(Number(this.scrub.value)));
     on(this.menu, "change", () => {
       location.hash = new URLSearchParams({ recording: this.menu.value, step: 0 });
@@ -100,6 +107,13 @@ class Player {
     observer.observe(this.stage);
   }
 
+  /** The theme's "Back to top" would lie on the picture (player.css). */
+  hideWhatCovers() {
+    const page = document.documentElement;
+    const toggle = ([{ isIntersecting }]) => page.classList.toggle("player-in-view", isIntersecting);
+    new IntersectionObserver(toggle).observe(this.root);
+  }
+
   // ---- recordings
 
   /** The menu: all recordings, those of a kind together. */
@@ -117,6 +131,8 @@ class Player {
     const parts = new URLSearchParams(location.hash.slice(1));
     const name = parts.get("recording");
     if (Object.hasOwn(this.library, name)) {
+      const { kind } = this.library[name];
+      if (parts.has("answer") && kind === "failure") this.guess.tell(this.library[name]);
       this.show(name, parts.get("step") || 0);
       const { top, bottom } = this.stage.getBoundingClientRect();
       if (top < 0 || bottom > innerHeight) this.root.scrollIntoView();
@@ -129,17 +145,25 @@ class Player {
   show(name, step) {
     this.pause();
     clearTimeout(this.writing);
-    const recording = this.library[name];
+    const whole = this.library[name];
+    const recording = this.guess.view(whole);
     const events = eventsOf(recording);
-    Object.assign(this, { name, recording, events, times: playTimes(recording, events) });
+    Object.assign(this, { name, whole, recording, events, times: playTimes(recording, events) });
+    this.turned = null; // the frame to which Previous or Next has led
     const has = (story) => story.some((frame) => frame[0] === name);
-    this.story = Object.values(window.stories).find(has) ?? [];
+    this.story = recording.computed
+      ? storyOf(recording)
+      : (Object.values(window.stories).find(has) ?? []);
+    this.root.dataset.kind = recording.kind; // for player.css
+    this.root.toggleAttribute("data-computed", Boolean(recording.computed));
     this.picture = new (recording.kind === "all_reduce" ? Circle : Lanes)(recording, events);
     this.showInMenu(recording);
     this.legend.replaceChildren(...this.picture.legend());
     this.stage.replaceChildren(this.picture.svg);
     this.stage.setAttribute("aria-label", say("stage", { title: titleOf(recording) }));
-    this.conclusion.textContent = conclusion(recording);
+    this.conclusion.textContent = recording.veiled ? "" : conclusion(whole);
+    this.axis.textContent = this.picture.axis?.() ?? "";
+    this.axis.hidden = !this.axis.textContent;
     this.notes.replaceChildren(...(this.picture.notes?.() ?? []));
     this.about.replaceChildren(...aboutOf(recording));
     this.scrub.max = events.length;
@@ -149,6 +173,14 @@ class Player {
     this.editing.begin();
     this.moveTo(this.find(step));
     this.layout();
+  }
+
+  /** The reader has guessed: the whole recording, at the frame that tells the cause. */
+  reveal() {
+    const telling = this.asking() + 1;
+    this.show(this.name, 0);
+    this.go(this.find(this.story[telling][1]), telling);
+    this.next.focus({ preventScroll: true }); // what was clicked is gone
   }
 
   /** Of what is computed, the menu has only what is shown. */
@@ -164,17 +196,25 @@ class Player {
 
   /** A step may be a number, or words of its text: then a link survives a new recording. */
   find(step) {
+    if (step === "end") return this.events.length;
+    if (step === "question") return this.stepAt(askedAt(this.whole));
     const number = Number(step);
     if (Number.isNaN(number))
       return this.events.findIndex((event) => event.english.includes(step)) + 1;
     return Math.min(Math.max(0, Math.trunc(number)), this.events.length);
   }
 
+  /** How many events are not after this time. */
+  stepAt(time) {
+    return this.events.filter(({ at }) => at <= time).length;
+  }
+
   // ---- steps and time
 
-  /** Show the state after so many events. */
-  go(step) {
+  /** Show the state after so many events; which frame of the story is it, if the reader turned to it? */
+  go(step, turned = null) {
     this.pause();
+    this.turned = turned;
     this.moveTo(this.find(step));
     this.draw();
     clearTimeout(this.writing); // browsers allow only so many changes of the address per second
@@ -197,6 +237,8 @@ class Player {
     this.scrub.setAttribute("aria-valuetext", this.status.textContent);
     this.list.querySelector("[aria-current]")?.removeAttribute("aria-current");
     this.list.children[at - 1]?.setAttribute("aria-current", "step");
+    if (at === events.length && !this.recording.veiled) this.seen.add(this.name);
+    this.conclusion.hidden = !this.seen.has(this.name) && !this.guess.answers.has(this.name);
     this.narrate();
     this.guess.update();
   }
@@ -205,33 +247,57 @@ class Player {
 
   /** [the frame, has the recording come to it]; before its first frame there is nothing to say. */
   frameNow() {
+    if (this.turned !== null) return [this.turned, true];
     const own = ([name]) => name === this.name;
     const now = this.story.findLastIndex(
-      (frame) => own(frame) && (frame[1] === "" || this.find(frame[1]) <= this.at),
+      (frame, i) =>
+        i <= this.lastFrame() && own(frame) && (frame[1] === "" || this.find(frame[1]) <= this.at),
     );
     return now < 0 ? [this.story.findIndex(own), false] : [now, true];
   }
 
+  /** The frame that asks for the cause. */
+  asking() {
+    return this.story.findIndex(([, words]) => words === "question");
+  }
+
+  /** Before the guess, the story goes to the question. */
+  lastFrame() {
+    return this.recording.veiled ? this.asking() : this.story.length - 1;
+  }
+
   narrate() {
+    const { veiled } = this.recording;
     const [now, reached] = this.frameNow();
     this.caption.hidden = now < 0;
     if (this.caption.hidden) return;
     const words = reached ? this.story[now][2 + LANGUAGE] : "";
-    const text = fill(words, figuresOf(this.recording));
+    const text = fill(words, figuresOf(this.whole));
     if (text !== this.tale.textContent) this.tale.textContent = text;
-    this.place.textContent = say("frame", { number: now + 1, count: this.story.length });
+    const number = say("frame", { number: now + 1, count: this.story.length });
+    const held = veiled && now === this.lastFrame();
+    this.place.textContent = number + (held ? say("guess-first") : "");
     this.previous.disabled = now === 0;
-    this.next.disabled = reached && now === this.story.length - 1;
+    this.next.disabled = reached && now === this.lastFrame();
   }
 
-  /** To the next frame the picture moves, to the one before it jumps. */
+  /** To the next frame the picture moves, to the one before it jumps. Its text is there at once. If
+      the picture still moves, it first comes to where it was to come: each click is one frame. */
   turn(by) {
     const [now, reached] = this.frameNow();
-    const [name, words] = this.story[by > 0 && !reached ? now : now + by];
+    let to = by > 0 && !reached ? now : now + by;
+    if (to === this.asking() && !this.recording.veiled) to += by; // it is answered
+    const [name, words] = this.story[to];
+    if (this.playing) this.go(this.until, this.turned);
     if (name !== this.name) this.show(name, words || 0);
     const step = this.find(words || 0);
-    if (by > 0 && !CALM.matches && step > this.at) this.playTo(step);
-    else this.go(step);
+    if (by < 0 || CALM.matches || step <= this.at) {
+      this.go(step, to);
+      return;
+    }
+    this.turned = to;
+    this.narrate();
+    this.playTo(step);
   }
 
   /** The picture at the present moment, which is between two events while the recording plays. */
@@ -250,11 +316,14 @@ class Player {
     if (!pixels || pixels === this.pixels) return;
     this.pixels = pixels;
     this.picture.layout(pixels);
+    const high = pixels < 560 || this.picture.svg.getAttribute("height") > 0.5 * innerHeight;
+    this.root.classList.toggle("high", high); // then the controls stay in view
     this.guess.layout();
     this.draw();
   }
 
   toggle() {
+    this.turned = null;
     if (this.playing) {
       this.pause();
       this.writeAddress();
@@ -264,11 +333,11 @@ class Player {
     this.playTo(this.events.length);
   }
 
-  /** Play until a step. A way longer than three seconds to the next frame goes faster. */
+  /** Play until a step. A way longer than two seconds to a frame goes faster. */
   playTo(step) {
     this.until = step;
     const way = this.times[step - 1] - this.playTime;
-    this.pace = step < this.events.length ? Math.max(1, way / 3) : 1;
+    this.pace = this.turned === null ? 1 : Math.max(1, way / 2);
     this.setPlaying(true);
     this.before = performance.now();
     requestAnimationFrame((now) => this.frame(now));
@@ -284,7 +353,7 @@ class Player {
     this.at = step;
     if (moved) this.tell();
     if (moved || !CALM.matches) this.draw();
-    if (step === this.until) this.go(step);
+    if (step === this.until) this.go(step, this.turned);
     else requestAnimationFrame((next) => this.frame(next));
   }
 
@@ -316,6 +385,7 @@ class Player {
     clearTimeout(this.writing);
     if ("small" in this.root.dataset) return; // one of the things on its page
     const parts = new URLSearchParams({ recording: this.name, step: this.at });
+    if (this.guess.answers.has(this.name)) parts.set("answer", "shown");
     history.replaceState(null, "", `#${parts}`);
   }
 }

@@ -28,7 +28,10 @@ const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 const range = (count) => [...Array(count).keys()];
 
 const ENGLISH = 0;
-const LANGUAGE = document.documentElement.lang.startsWith("zh") ? 1 : ENGLISH;
+/** The language of the page. A link from a Chinese page asks for Chinese in the address. */
+export const CHINESE =
+  document.documentElement.lang.startsWith("zh") || new URLSearchParams(location.search).get("lang") === "zh";
+const LANGUAGE = CHINESE ? 1 : ENGLISH;
 
 /** The words of a key, with values in the gaps that they have. */
 function say(key, values, language = LANGUAGE) {
@@ -182,7 +185,33 @@ export function figuresOf(recording) {
   const { kind, ranks } = recording;
   if (kind === "compare") return recording.values;
   if (kind === "step") return bytesToAverage(ranks[0]);
-  return kind === "all_reduce" ? bytesSent(recording) : waits(ranks);
+  return kind === "all_reduce" ? bytesSent(recording) : { ...waits(recording), ...blamed(recording) };
+}
+
+/** The story of what is computed: what it costs, and then a frame for each round, as in words.yml. */
+export function storyOf(recording) {
+  const { name, ranks, rounds, choices } = recording;
+  const figures = { ...figuresOf(recording), ranks: ranks.length, rounds: rounds.length };
+  const frame = (step, key, values) => [name, step, ...[0, 1].map((language) => say(key, values, language))];
+  const first = frame("", figures.equal ? "short-equal" : "short-most", figures);
+  const have = [0]; // in a tree: the ranks that have the sum
+  const others = rounds.map((messages, i) => {
+    const [{ phase, from, to }] = messages;
+    const inPhase = i - rounds.findIndex(([one]) => one.phase === phase) + 2;
+    const holds = choices.way === "tree" ? Math.min(2 ** (i + 1), ranks.length) : inPhase;
+    if (phase === "broadcast") have.push(...messages.map((one) => one.to));
+    const values = {
+      ...figures,
+      round: i + 1,
+      from,
+      to,
+      holds,
+      senders: messages.map((one) => one.from).join(", "),
+      have: have.toSorted((a, b) => a - b).join(", "),
+    };
+    return frame(`${2 * i + 2}`, `story-${choices.way}-${phase}`, values);
+  });
+  return [first, ...others];
 }
 
 /** Of the rank: how many buckets begin before the last gradient, how many bytes end after it. */
@@ -212,16 +241,25 @@ function bytesSent({ messages, ranks, elements }) {
   return { ...values, most: figure(most), times: times(most) };
 }
 
-/** Seconds that rank 1 is late, and that the others wait for it. */
-function waits(ranks) {
+/** Seconds that the cause is late, and that the others wait for it. */
+function waits(recording) {
+  const { ranks } = recording;
+  const cause = causeOf(recording);
   const lengths = (what, of) =>
     of.flatMap(({ spans }) =>
       spans.filter((span) => span.what === what).map(({ from, to }) => (to - from) / 1e6),
     );
   const [late = 0] = lengths("slow", ranks);
-  const long = lengths("wait", ranks.toSpliced(1, 1)).filter((time) => time > 0.05);
+  const others = ranks.filter(({ rank }) => rank !== cause);
+  const long = lengths("wait", others).filter((time) => time > 0.05);
   const values = { late, least: Math.min(...long), longest: Math.max(...long) };
   return Object.fromEntries(Object.entries(values).map(([name, s]) => [name, s.toFixed(1)]));
+}
+
+/** Which rank is the cause, which one reports an error first, and how many do. */
+function blamed(recording) {
+  const errors = errorsOf(recording);
+  return { cause: causeOf(recording), first: errors[0]?.rank, errors: errors.length };
 }
 
 const COMPUTED_FROM = "05_multinode/from_scratch.py";
