@@ -117,6 +117,75 @@ def overlapped(full: list[float], averaging: list[float]) -> float:
     return end
 
 
+class StepCost(NamedTuple):
+    """Seconds of a step of ideal ranks: see step_cost."""
+
+    all_reduces: float  # of all buckets, one after the other
+    hidden: float  # what backward hides of them
+    exposed: float
+    step: float
+
+
+FIRST_BUCKET = 2**20  # bytes: DDP's defaults
+BUCKET = 25 * 2**20
+
+
+def step_cost(
+    gradients: float,
+    busbw: float,
+    ranks: int,
+    forward: float,
+    backward: float,
+    optimizer: float,
+) -> StepCost:
+    """What a step costs according to the formula of docs/eight_gpus.md.
+
+    gradients: bytes that DDP all-reduces, of all parameters.
+    busbw: bytes per second, as nccl-tests prints it; algbw is busbw * N / (2 (N - 1)).
+    ranks: N, from 1 on.
+    forward, backward, optimizer: seconds on one GPU, without communication.
+
+    It knows bytes and bandwidth only. It assumes that all ranks are equally fast, that an
+    all-reduce has no latency and reaches the full bandwidth, that backward computes as many bytes
+    of gradients in each second, and that communicating does not slow computing. A real step takes
+    longer. docs/site/static/step_cost.js computes the same, and a test compares both.
+    """
+    seconds = (forward, backward, optimizer)
+    if ranks < 1 or ranks != int(ranks):
+        raise ValueError(f"ranks: a whole number from 1 on, not {ranks}")
+    if not all(0 < one < math.inf for one in (gradients, busbw, backward)):
+        raise ValueError("gradients, busbw and backward have to be above 0, and finite")
+    if not all(0 <= one < math.inf for one in seconds):
+        raise ValueError("forward and optimizer have to be 0 or more, and finite")
+    # 1 / algbw: one rank sends nothing.
+    per_byte = 2 * (ranks - 1) / ranks / busbw
+    all_reduces = gradients * per_byte
+    last = min(BUCKET, gradients) * per_byte
+    after_the_first = backward * (1 - min(FIRST_BUCKET, gradients) / gradients)
+    exposed = max(last, all_reduces - after_the_first)
+    return StepCost(all_reduces, all_reduces - exposed, exposed, sum(seconds) + exposed)
+
+
+def speedup(
+    gradients: float,
+    busbw: float,
+    ranks: int,
+    forward: float,
+    backward: float,
+    optimizer: float,
+    strong: bool = False,
+) -> float:
+    """How many times as many samples per second as one GPU. By ranks, it is the efficiency.
+
+    Weak scaling keeps the batch of each GPU. Strong scaling splits it, and here a part of 1/N takes
+    1/N of the time, which real GPUs do not reach.
+    """
+    alone = forward + backward + optimizer
+    parts = ranks if strong else 1
+    cost = step_cost(gradients, busbw, ranks, forward / parts, backward / parts, optimizer)
+    return alone / cost.step * ranks / parts
+
+
 def fit_line(xs: list[float], ys: list[float]) -> tuple[float, float]:
     """-> a and b of y = a + b x, with the least squares of the *relative* errors.
 
