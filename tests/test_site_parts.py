@@ -1,10 +1,16 @@
 """The parts of the site's build that need no build: who follows whom, marks in HTML, colours."""
 
+import re
+
 import pytest
 
 pytest.importorskip("sphinx", reason="requirements/site.txt has it")
+from bs4 import BeautifulSoup  # noqa: E402
 from cells import CellLexer  # noqa: E402
+from conftest import ROOT  # noqa: E402
+from exercise_pages import around, exercises, neighbours_of  # noqa: E402
 from marks import marked  # noqa: E402
+from passages import WORDS, site_words  # noqa: E402
 from reading_path import names_of, neighbours  # noqa: E402
 
 ORDER = ["README", "one", "one/notebook", "one/train", "two", "AGENTS", "README.zh", "one.zh"]
@@ -53,6 +59,13 @@ def test_a_table_of_text_knows_its_columns_and_its_empty_cells():
     assert 'class="stacks"' not in marked(TABLE.replace(LONG, "short"))
 
 
+def test_a_term_has_an_address():
+    html = marked(
+        TABLE.replace("<th>name</th>", "<th>term</th>").replace("<td>a</td>", "<td>A b</td>")
+    )
+    assert 'id="term-a-b"' in html and 'href="#term-a-b"' in html
+
+
 @pytest.mark.parametrize(
     "code, is_command",
     [
@@ -74,12 +87,71 @@ def test_which_code_of_a_table_is_a_command(code, is_command):
 
 def test_long_lines_and_wide_pictures_are_marked():
     block = '<div class="highlight"><pre>{}</pre></div>'
-    assert 'class="wide"' in marked(block.format("x" * 118))
-    assert 'class="wide"' not in marked(block.format("x\n" * 118))
+    assert ' widest"' in marked(block.format("x" * 118))
+    assert ' wide"' in marked(block.format("x" * 103))
+    assert "wide" not in marked(block.format("x\n" * 118))
     assert 'class="picture-box"' in marked('<img alt="" src="a.png" width="720"/>')
-    assert 'class="picture-box"' not in marked('<img alt="" src="a.png"/>')
+    assert 'class="picture-box"' in marked('<img alt="" src="a.png"/>')
+    assert 'class="picture-box"' not in marked('<img alt="" src="a.png" width="120"/>')
+    linked = marked('<a class="image" href="a.png"><img alt="" src="a.png" width="720"/></a>')
+    assert linked.count("<a ") == 1, "a link in a link"
     still = '<div class="player"><img alt="" src="a.png"/></div>'
     assert "<noscript><img" in marked(still), "the player replaces it, so it is not fetched"
+
+
+def test_a_phone_keeps_the_indentation_of_a_difference():
+    """Each line is an element that knows where it began, and the text stays what it was."""
+    lines = ["-for a in b:", "+    c()  # why", "     d()", "+", " ..."]
+    block = '<div class="highlight-diff"><div class="highlight"><pre><span></span>{}\n</pre></div>'
+    spans = {"-": '<span class="gd">{}</span>', "+": '<span class="gi">{}</span>', " ": "{}"}
+    coloured = [spans[line[0]].format(line) for line in lines]
+    html = marked(block.format("\n".join(coloured)))
+    page = BeautifulSoup(html, "html.parser")
+    assert page.pre.get_text() == "\n".join(lines) + "\n"
+    assert [line["style"] for line in page.select(".line")] == [
+        f"--indent: {indent}ch" for indent in (1, 5, 5, 1, 1)
+    ]
+    assert [line.get_text() for line in page.select(".indent")] == ["-", "+    ", "     ", "+", " "]
+
+
+@pytest.mark.parametrize("folder", ["highlight-diff", "cell_input"])
+def test_lines_of_one_comment_are_one_element(folder):
+    """And the text stays what it was. A numbered comment begins another one."""
+    signs = ["+", "+", "+", "+", " "] if folder == "highlight-diff" else [""] * 5
+    words = ["    # one", "    # two", "    # 2. three", "    call()", "    # four"]
+    lines = [sign + word for sign, word in zip(signs, words)]
+    coloured = [re.sub("(# .*)", r'<span class="c1">\1</span>', line) for line in lines]
+    block = '<div class="{}"><div class="highlight"><pre>{}\n</pre></div></div>'
+    page = BeautifulSoup(marked(block.format(folder, "\n".join(coloured))), "html.parser")
+    assert page.pre.get_text() == "\n".join(lines) + "\n"
+    assert [len(line.select(".join")) for line in page.select(".line")] == [1, 0, 0, 0]
+
+
+def test_a_printed_table_is_marked():
+    block = '<div class="highlight-none"><div class="highlight"><pre>{}\n</pre></div></div>'
+    text = "above\n\na    b    c\n---  ---  ---\n1    2    3\n(1) a note\n"
+    page = BeautifulSoup(marked(block.format(text)), "html.parser")
+    assert page.select_one("pre.printed-table").get_text() == f"{text}\n"
+    assert [name.get_text() for name in page.select(".row-name")] == ["a  ", "---", "1  "]
+    assert "printed-table" not in marked(block.format("a\n---\n1"))
+
+
+def test_code_in_a_table_breaks_between_names():
+    html = marked("<table><tbody><tr><td><code>int(a.b_c['D'])</code></td></tr></tbody></table>")
+    assert "int(<wbr/>a.<wbr/>b_<wbr/>c[<wbr/>'D'])" in html
+
+
+def test_the_glossary_lists_its_long_entries_and_its_letters():
+    table = TABLE.replace("<th>name</th>", "<th>term</th>").replace("<td>a</td>", "<td>A b</td>")
+    page = BeautifulSoup(marked(f'{table}<section id="c"><h2>C</h2></section>'), "html.parser")
+    assert [link["href"] for link in page.select(".letters a")][-1] == "#letter-C"
+    assert page.select_one("#letter-C a")["href"] == "#c"
+
+
+def test_a_line_below_the_copy_button_is_marked():
+    block = '<div class="highlight"><pre>{}</pre></div>'
+    assert 'class="long-start"' in marked(block.format("short\n" + "x" * 40))
+    assert 'class="long-start"' not in marked(block.format("short\nshort\n" + "x" * 40))
 
 
 def test_a_cell_below_a_magic_has_colours():
@@ -89,3 +161,63 @@ def test_a_cell_below_a_magic_has_colours():
     assert kinds["Token.Comment.Preproc"] == "%%torchrun"
     assert kinds["Token.Keyword.Namespace"] == "import" and kinds["Token.Keyword"] == "assert"
     assert "Token.Error" not in kinds
+
+
+@pytest.mark.parametrize("page", ["README", "README.zh", "03_ddp_spawn/README"])
+def test_on_the_site_a_page_speaks_of_the_animation(page):
+    text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+    site = site_words(page, text, "https://example.org/a/repository")
+    around = WORDS["before_player"] | WORDS["after_player"]
+    assert around[page] in site and WORDS["no_player"][page] in site
+    assert "measured times. (" not in site and "The widths in this picture" not in site
+    assert "在网站上是" not in site
+    if page.startswith("README"):
+        above = site[: site.index('class="player"')]
+        assert 'class="ways"' in above and "```text" not in above, "the player follows the ways"
+        assert above.count("- **") == 3 and WORDS["ways"][page][2][1] in above
+        assert "git clone https://example.org/a/repository\ncd repository\nmake demo" in site
+        assert "git clone" not in site_words(page, text, "")
+        table = site[site.index("<details>") :].partition("</details>")[0]
+        assert table.count("\n| ") == 20
+
+
+def test_explain_and_the_doctor_speak_of_this_site():
+    def site(page):
+        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        return site_words(page, text, "https://example.org/a/b")
+
+    assert "`make site`" not in site("docs/explain") and "The field above" in site("docs/explain")
+    assert "ADDRESS" not in site("doctor/README")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["05_multinode/RING.md", "notebooks/03_ddp_spawn.ipynb", "notebooks/05_ring_allreduce.ipynb"],
+)
+def test_the_site_does_not_speak_of_itself_as_of_another_place(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    shown = site_words(path.rpartition(".")[0], text, "")
+    assert "On the site" in text and "On the site" not in shown and "GitHub" not in shown
+    assert "[The player" in shown or "The [player" in shown
+
+
+def test_a_solution_is_a_difference_without_the_lines_for_programs():
+    name = "exercises/solutions/24_overlap"
+    for page in (name, f"{name}.other"):
+        text = (ROOT / f"{page}.diff").read_text(encoding="utf-8")
+        above, shown = around(page, text)
+        assert not re.search(r"^(?:---|\+\+\+|@@)", shown, re.MULTILINE)
+        assert "\n-" in shown and "\n+" in shown
+        assert "Exercise 24. Overlap communication" in above[0].astext()
+    assert "In this solution, the future of each call is waited for." in above[0].astext()
+
+
+def test_each_exercise_leads_to_its_page_and_to_the_next_one():
+    for number, (page, _) in exercises().items():
+        above, _ = around(page, "")
+        text = "\n".join(one.astext() for one in above)
+        assert f"exercise {number} of 26" in text and "It is explained in" in text
+        assert ("The next exercise is" in text) == (number != "26")
+    assert neighbours_of("exercises/fix/21_sharded_too_late") == (
+        *("exercises/fix/20_stream_of_workers", "exercises/chain/22_averaging_hook"),
+    )

@@ -1,4 +1,6 @@
-"""Colours for the cells of a notebook that begin with a magic such as %%torchrun."""
+"""Cells of a notebook: colours below a magic such as %%torchrun, and folded code around a guess."""
+
+import json
 
 from docutils import nodes
 from pygments.lexer import bygroups, inherit
@@ -21,3 +23,20 @@ def colour_magic_cells(app: Sphinx, doctree: nodes.document) -> None:
     for block in doctree.findall(nodes.literal_block):
         if block.astext().startswith("%%"):
             block["language"] = CellLexer.name
+
+
+def fold_guesses(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Fold the code of a cell that compares a guess, and of the one behind it: their assertions and
+    the authors' guess would stand around the field for the reader's own number, which
+    static/guess_number.js adds."""
+    if app.env.doc2path(docname).suffix != ".ipynb":
+        return
+    notebook = json.loads(source[0])
+    folds = False
+    for cell in notebook["cells"]:
+        is_code = cell["cell_type"] == "code"
+        guesses = is_code and "lesson.guessed(" in "".join(cell["source"])
+        if guesses or (folds and is_code):
+            cell["metadata"].setdefault("tags", []).append("hide-input")
+        folds = guesses
+    source[0] = json.dumps(notebook)

@@ -26,6 +26,8 @@ if SITE_URL:
     extensions.append("sphinx_sitemap")
     html_baseurl = SITE_URL
     sitemap_url_scheme = "{link}"
+    sitemap_excludes = ["exercises/checks/*", "exercises/solutions/*", "tests/*", "doctor/tests/*"]
+    sitemap_excludes += ["404.html", "search.html"]
     html_additional_pages = {"404": "404.html"}
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
@@ -42,6 +44,8 @@ myst_heading_anchors = 4  # headings have GitHub's anchors
 smartquotes = False  # two dashes are a flag
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 nb_render_markdown_format = "gfm"  # tables that a cell prints
 highlight_language = "none"  # a block without a language is output
 copybutton_selector = (
@@ -55,7 +59,8 @@ html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
-html_js_files = ["site.js", "copy_commands.js"]  # and on some pages more: see hooks.complete_page
+# And on some pages more: see hooks.complete_page.
+html_js_files = ["site.js", "copy_commands.js", "search_dialog.js"]
 html_use_index = False  # there is nothing in it
 html_show_copyright = False
 html_context = {"default_mode": "auto"}  # light or dark: as the reader's system

@@ -8,12 +8,18 @@ import re
 import shutil
 import subprocess
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import yaml
-from cells import CellLexer, colour_magic_cells
+from cells import CellLexer, colour_magic_cells, fold_guesses
 from docutils import nodes
-from marks import marked
+from exercise_pages import around, neighbours_of, title_of
+from explain_marks import marked_sentences
+from icons import write_icons
+from languages import speak_chinese
+from marks import TERMS, address_of, marked, with_field
+from passages import site_words
 from reading_path import is_chinese, names_of, neighbours
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -25,18 +31,32 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PLAYER = ROOT / "docs/player"
 PLAYER_MARK = 'class="player"'
+COST_MARK = 'class="player step-cost"'  # the field of docs/eight_gpus.md
 NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
 NAMES = names_of(NAVIGATION)
+STAGES = [page.removesuffix("/README") for page in NAVIGATION["README"]["Stages"].values()][:5]
 WORDS = {  # what the templates say: [English, Chinese]
     "previous": ["Previous", "上一页"],
     "next": ["Next", "下一页"],
-    "search": ["Search", "搜索"],
     "tested": [
         "This repository is tested with PyTorch VERSION on Linux. MIT License.",
         "本仓库在 Linux 上用 PyTorch VERSION 测试。MIT 许可证。",
     ],
+    "pages": ["Pages", "页面"],
     "committed": ["Last commit: DATE.", "最近一次提交：DATE。"],
 }
+NO_SCRIPT_PAGES = (  # what leads on where no script opens the column of pages: English, Chinese
+    {
+        "Start page": "README",
+        "Index": "docs/README",
+        **{f"Stage {number}": f"{stage}/README" for number, stage in enumerate(STAGES, 1)},
+    },
+    {
+        "首页": "README.zh",
+        "全部页面（英文）": "docs/README",
+        **{f"阶段 {number}": f"{stage}/README.zh" for number, stage in enumerate(STAGES, 1)},
+    },
+)
 
 
 def setup(app: Sphinx) -> dict:
@@ -44,6 +64,8 @@ def setup(app: Sphinx) -> dict:
     app.add_search_language(EnglishWords)
     app.add_lexer(CellLexer.name, CellLexer)
     app.connect("builder-inited", name_pages)
+    app.connect("source-read", change_words)
+    app.connect("source-read", fold_guesses)
     app.connect("source-read", add_toctrees)
     app.connect("source-read", show_messages)
     app.connect("source-read", tell_of_changes)
@@ -51,7 +73,9 @@ def setup(app: Sphinx) -> dict:
     app.connect("doctree-read", describe_pictures)
     app.connect("doctree-read", colour_magic_cells)
     app.connect("html-page-context", complete_page)
+    app.connect("html-page-context", speak_chinese, priority=900)
     app.connect("build-finished", add_files)
+    app.connect("build-finished", put_start_page_into_sitemap, priority=900)  # after it is written
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -84,12 +108,19 @@ class ScriptParser(Parser):
         path = env.doc2path(env.docname, base=False)
         language = {".py": "python", ".yaml": "yaml", ".diff": "diff"}.get(path.suffix, "bash")
         section = nodes.section(ids=[nodes.make_id(str(path))])
-        section += nodes.title(text=str(path))
-        target = {"refdomain": "std", "reftype": "doc", "reftarget": f"/{home_of(path)}"}
-        link = addnodes.pending_xref("", nodes.inline(), refexplicit=False, refwarn=True, **target)
-        section += nodes.paragraph("", "", nodes.Text("Part of "), link)
+        title = title_of(env.docname)
+        section += nodes.title(text=title or str(path))
+        if title:
+            above, inputstring = around(env.docname, inputstring)
+            section += above
+        else:
+            target = {"refdomain": "std", "reftype": "doc", "reftarget": f"/{home_of(path)}"}
+            how = {"refexplicit": False, "refwarn": True}
+            link = addnodes.pending_xref("", nodes.inline(), **how, **target)
+            section += nodes.paragraph("", "", nodes.Text("Part of "), link)
         anchors = {"lineanchors": "L", "anchorlinenos": True}
-        code = {"language": language, "linenos": True, "highlight_args": anchors}
+        is_code = path.suffix != ".diff"  # a difference breaks its lines on a phone
+        code = {"language": language, "linenos": is_code, "highlight_args": anchors}
         section += nodes.literal_block(inputstring, inputstring, **code)
         document += section
         env.metadata[env.docname].update(orphan="", nosearch="", script="")
@@ -120,17 +151,40 @@ def link_to_folders(app: Sphinx, doctree: nodes.document) -> None:
         link.replace_self(words if repository else link.children)
 
 
+def put_start_page_into_sitemap(app: Sphinx, error: Exception | None) -> None:
+    """The page of README.md is written as index.html."""
+    sitemap = app.outdir / "sitemap.xml"
+    if error or not sitemap.exists():
+        return
+    base = app.config.html_baseurl.rstrip("/")
+    text = sitemap.read_text(encoding="utf-8")
+    text = text.replace(f"<loc>{base}/README.html</loc>", f"<loc>{base}/</loc>")
+    sitemap.write_text(text, encoding="utf-8")
+
+
 def add_files(app: Sphinx, error: Exception | None) -> None:
     """Put the player and its picture where the pages expect them; leave out what costs weight."""
     if error or app.builder.name != "html":
         return
     write_player(app.outdir / "_static/player")
     write_explain(app.outdir / "_static/explain_data.js")
+    write_places(app, app.outdir / "_static/search_places.js")
+    if app.config.html_baseurl:
+        sitemap = f"{app.config.html_baseurl.rstrip('/')}/sitemap.xml"
+        robots = f"User-agent: *\nAllow: /\nSitemap: {sitemap}\n"
+        (app.outdir / "robots.txt").write_text(robots, encoding="utf-8")
     picture = app.outdir / "docs/player/step.png"  # of shared links, and where no script runs
     picture.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(PLAYER / "step.png", picture)
-    # The theme's icons are in a font; the same icons as a script are 1.5 MB on each page.
-    (app.outdir / "_static/scripts/fontawesome.js").write_text("")
+    # The same icons as a script are 1.5 MB on each page.
+    script = app.outdir / "_static/scripts/fontawesome.js"
+    paths = script.read_text(encoding="utf-8")
+    script.write_text("")
+    write_icons(app.outdir, paths)
+    # Without JavaScript nobody finds out what the reader's system likes: such a page is light.
+    for path in app.outdir.rglob("*.html"):
+        html = path.read_bytes()
+        path.write_bytes(html.replace(b'data-theme="auto"', b'data-theme="light"', 1))
     for path in [*app.outdir.glob("_static/*/*.map"), *app.outdir.glob("_static/*.po")]:
         path.unlink()
     for folder in ("../jupyter_execute", "_static/locales"):
@@ -156,6 +210,9 @@ def write_player(folder: Path) -> None:
     (folder / "recordings.js").write_text(as_script({"recordings": recordings}), encoding="utf-8")
 
 
+EXPLAIN_WORDS = yaml.safe_load((HERE / "explain_words.yml").read_text(encoding="utf-8"))
+NO_FIELD = """<noscript><p>The field that explains a log in the browser needs JavaScript. Without
+it, use the commands below.</p></noscript>"""
 EXAMPLES = {  # the button's words: a log of the doctor's tests
     "one rank is behind (NCCL)": "s01-rank-out-of-batches",
     "a rank was killed (Slurm)": "s23-slurm-out-of-memory",
@@ -174,7 +231,21 @@ def write_explain(path: Path) -> None:
     for words, name in EXAMPLES.items():
         log = ROOT / f"doctor/tests/logs/{name}.log"
         data["examples"][words] = log.read_text(encoding="utf-8")
+    said = {entry[key] for entry in data["entries"] for key in ("meaning", "next")}
+    sentences = marked_sentences().items()
+    data["marked"] = {plain: marks for plain, marks in sentences if plain in said}
+    data["words"] = EXPLAIN_WORDS
     path.write_text(as_script({"EXPLAIN": data}), encoding="utf-8")
+
+
+def explain_field(page: str) -> str:
+    """The HTML of the field, in the language of the page."""
+    html = (HERE / "templates/explain_field.html").read_text(encoding="utf-8")
+    button = '<button type="button" data-example="{0}">{0}</button>'
+    html = html.replace("EXAMPLES", "\n".join(button.format(words) for words in EXAMPLES))
+    for english, chinese in EXPLAIN_WORDS.items() if is_chinese(page) else ():
+        html = html.replace(f">{english}<", f">{chinese}<")
+    return html
 
 
 def as_script(values: dict) -> str:
@@ -223,12 +294,19 @@ def show_messages(app: Sphinx, docname: str, source: list[str]) -> None:
     if docname.startswith("docs/messages"):
         source[0] = re.sub(r"^```messages .*$", "```output", source[0], flags=re.MULTILINE)
         source[0] = re.sub(CONDITIONS, "", source[0], flags=re.MULTILINE)
+        source[0] = re.sub(ABOUT_CONDITIONS, "", source[0], flags=re.MULTILINE)
 
 
 CONDITIONS = r"^(?:with|without|where|ranks): .*\n"
+ABOUT_CONDITIONS = r"^- .*`with:`.*\n"  # what a page says of them
 
 
 # ---------------------------------------------------------------- each page
+
+
+def change_words(app: Sphinx, docname: str, source: list[str]) -> None:
+    repository = app.config.html_theme_options["repository_url"]
+    source[0] = site_words(docname, source[0], repository)
 
 
 def tell_of_changes(app: Sphinx, page: str, content: list[str]) -> None:
@@ -251,21 +329,26 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     context["committed"] = committed()
     context["root_doc"] = app.config.root_doc
     context["metatags"] = ""  # a second viewport
+    if page == app.config.root_doc and context.get("pageurl"):
+        context["pageurl"] = context["pageurl"].removesuffix("index.html")
     if is_chinese(page):
         context["language"] = "zh-CN"
     context["words"] = {key: both[is_chinese(page)] for key, both in WORDS.items()}
+    context["no_script_pages"] = NO_SCRIPT_PAGES[is_chinese(page)].items()
     if page == "404":
         context["title"] = "There is no such page"
-    if "body" in context and page not in scripts_of(app):
+    is_code = page in scripts_of(app) and "highlight-diff" not in context["body"]
+    if "body" in context and not is_code:
         context["body"] = marked(context["body"])
     set_neighbours(app, page, context)
     texts = [one.astext() for one in doctree.findall(nodes.paragraph)] if doctree else []
     long = [text for text in texts if len(text) > 60]  # the first may be a link to a language
     text = " ".join((long or [app.config.project])[0].split())
     context["description"] = textwrap.shorten(text, 200, placeholder=" ...")
-    if page == "search":
-        app.add_js_file("search.js", priority=200)
-    if page.startswith("docs/messages"):
+    if page.startswith(("docs/messages", "docs/explain")):
+        is_first = page == "docs/explain"  # this page is about the field
+        field = explain_field(page) + (NO_FIELD if is_first else "")
+        context["body"] = with_field(context["body"], field, is_first)
         for name in ("explain.js", "explain_page.js"):
             app.add_js_file(name, loading_method="defer")
     if page.startswith("notebooks/"):
@@ -273,6 +356,16 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     raw = "".join(one.astext() for one in doctree.findall(nodes.raw)) if doctree else ""
     if PLAYER_MARK in raw:
         app.add_js_file("player/player.js", loading_method="defer")
+    if COST_MARK in raw:
+        for name in ("player/player.css", "step_cost.css"):
+            app.add_css_file(name)
+        for name in ("step_cost.js", "step_cost_page.js"):
+            app.add_js_file(name, loading_method="defer")
+    # Sphinx's own highlighting marks each "use" and stays on for pages that nobody searched.
+    unwanted = "sphinx_highlight.js"
+    context["script_files"] = [
+        file for file in context["script_files"] if unwanted not in str(file.filename)
+    ]
 
 
 def scripts_of(app: Sphinx) -> set[str]:
@@ -283,6 +376,8 @@ def scripts_of(app: Sphinx) -> set[str]:
 def set_neighbours(app: Sphinx, page: str, context: dict) -> None:
     """Where Previous and Next lead, with the short names of navigation.yml."""
     both = neighbours(page, app.builder.relations, scripts_of(app))
+    if title_of(page):  # an exercise or a solution
+        both = neighbours_of(page)
     for place, other in zip(("prev", "next"), both):
         context[place] = None
         if other is not None:
@@ -301,13 +396,76 @@ def committed() -> str:
 
 # ---------------------------------------------------------------- the search
 
+LEAST_COUNT = 2  # a word that a Chinese page has less often is not counted
+
+
+def write_places(app: Sphinx, path: Path) -> None:
+    """Write what search.js knows besides Sphinx's index, as scripts: which sections quote which
+    messages, the terms of the glossary, how often a Chinese page has a word, and per page its text,
+    which results quote."""
+    counts, terms = {}, {}
+    texts = path.parent / "search_texts"
+    for page in sorted(app.env.found_docs - scripts_of(app)):
+        parts = [
+            (section["ids"][0] if number else "", plain(section[0]), text_of(section))
+            for number, section in enumerate(app.env.get_doctree(page).findall(nodes.section))
+        ]
+        if page == "docs/glossary":
+            terms = terms_of(page, app.env.get_doctree(page))
+        if is_chinese(page):
+            count_words(counts, page, " ".join(f"{title} {text}" for _, title, text in parts))
+        script = texts / f"{page}.js"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        line = f"Search.texts[{json.dumps(page)}] = {json.dumps(parts, ensure_ascii=False)};\n"
+        script.write_text(line, encoding="utf-8")
+    messages = []
+    for entry in json.loads((ROOT / "doctor/ddp_doctor/messages.json").read_text(encoding="utf-8")):
+        page, _, anchor = entry["page"].partition("#")
+        quoted = [message for message, *_ in entry["messages"]]
+        messages.append([page.removesuffix(".md"), anchor, quoted])
+    path.write_text(
+        as_script({"PLACES": {"counts": counts, "messages": messages, "terms": terms}}),
+        encoding="utf-8",
+    )
+
+
+def terms_of(page: str, doctree: nodes.document) -> dict[str, list[str]]:
+    """{a term of the table in small letters: [page, anchor, term]}. "DataParallel, DP" is two."""
+    found = {}
+    for table in doctree.findall(nodes.table):
+        names = [plain(row[0]) for row in table.findall(nodes.row)]
+        for name in names[1:] if names[0] in TERMS else ():
+            for one in name.lower().split(", "):
+                found[one.replace("_", " ")] = [page, address_of(name), name]
+    return found
+
+
+def text_of(section: nodes.section) -> str:
+    """The text below a heading, without code and without what is below the next one."""
+    parts = [one for one in section.children if not isinstance(one, nodes.section)]
+    return " ".join(plain(text) for part in parts for text in part.findall(nodes.paragraph))
+
+
+def plain(node: nodes.Node) -> str:
+    """The text of a node without its HTML tags."""
+    texts = [text for text in node.findall(nodes.Text) if not isinstance(text.parent, nodes.raw)]
+    return " ".join("".join(texts).split())
+
+
+def count_words(counts: dict[str, dict[str, int]], page: str, text: str) -> None:
+    """Add {pair of Han characters: {page: how often}}."""
+    pairs = Counter(re.findall(r"(?=([\u4e00-\u9fff]{2}))", text))
+    for pair, count in pairs.items():
+        if count >= LEAST_COUNT:
+            counts.setdefault(pair, {})[page] = count
+
 
 class EnglishWords(SearchEnglish):
     """Cuts pages into words as static/search.js cuts a query: "all-reduce" is "allreduce", too, and
     Chinese is cut into pairs of characters, so that no dictionary has to know a compound."""
 
     def split(self, input: str) -> list[str]:
-        text = input.lower()
+        text = re.sub(r"\bexit code", "exit-code", input.lower())
         joined = re.findall(r"[a-z0-9]+(?:[-_][a-z0-9]+)+", text)
         runs = re.findall(r"[\u4e00-\u9fff]{2,}", text)
         words = re.findall(r"[a-z0-9]+", text) + [re.sub("[-_]", "", word) for word in joined]
