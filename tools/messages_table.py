@@ -111,11 +111,14 @@ def rows_of(entry, path):
 
 def plain(text):
     """A paragraph without its links and marks."""
-    text = re.sub(SOURCES, "", text)
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = text.replace("**", "").replace("`", "")
-    text = re.sub(r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])", r"\1", text)
-    return " ".join(text.split())
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", without_emphasis(text))
+    return " ".join(text.replace("`", "").split())
+
+
+def without_emphasis(text):
+    """A paragraph without its sources and stars. Its links and code stay."""
+    text = re.sub(SOURCES, "", text).replace("**", "")
+    return re.sub(r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])", r"\1", text)
 
 
 def table():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
-from tools.messages_table import PAGES, SOURCES, plain  # noqa: E402
+from tools.messages_table import PAGES, plain, without_emphasis  # noqa: E402
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]*)\)")
 
@@ -29,9 +29,6 @@ def marked_sentences() -> dict[str, str]:
 
 
 def marked(paragraph: str, page: str) -> str:
-    text = re.sub(SOURCES, "", paragraph).replace("**", "")
-    text = re.sub(r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])", r"\1", text)
-
     def link(found: re.Match) -> str:
         words, target = found.groups()
         if target.startswith("#"):
@@ -39,4 +36,4 @@ def marked(paragraph: str, page: str) -> str:
         local = re.fullmatch(r"[\w/]+\.md(#[\w-]+)?", target)
         return f"[{words.replace('`', '')}](docs/{target})" if local else words
 
-    return " ".join(LINK.sub(link, text).split())
+    return " ".join(LINK.sub(link, without_emphasis(paragraph)).split())

@@ -116,13 +116,12 @@ def sentences_of(
 
     `spans` has the length in seconds of each shown step.
     """
-    steps = list(spans)
     said = []
     # What takes less is not worth a sentence.
     least = max(LEAST_MS, LEAST_SHARE * figures["step"]) / 1000
     for group in groups_of(waits)[:MOST]:
-        if group.seconds / len(steps) >= least:
-            said.append(sentence_of(pace, group, steps, spans))
+        if group.seconds / len(spans) >= least:
+            said.append(sentence_of(pace, group, spans))
     if not said and len(pace.ranks) > 1:
         long = f"for {1000 * least:.1f} ms or longer"
         said.append(f"On average of these steps, no rank waited for another one {long}.")
@@ -140,7 +139,7 @@ def is_said(where: str, sentences: list[str]) -> bool:
     return any(where in sentence for sentence in sentences)
 
 
-def sentence_of(pace: Pace, group: Group, steps: list[int], spans: dict[int, float]) -> str:
+def sentence_of(pace: Pace, group: Group, spans: dict[int, float]) -> str:
     """Who waited how long for whom, and where that one was."""
     count = len(group.steps)
     each = [1000 * group.of_rank(rank) / count for rank in group.ranks]
@@ -154,7 +153,7 @@ def sentence_of(pace: Pace, group: Group, steps: list[int], spans: dict[int, flo
     share = f"{max(each) / whole:.0%} of the {whole:.1f} ms of a step"
     if count == 1:
         often = f"in step {min(group.steps)}"
-    elif count == len(steps):
+    elif count == len(spans):
         often = f"the average of these {count} steps"
     else:
         often = f"the average of steps {listed(group.steps)}"
