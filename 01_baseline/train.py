@@ -28,6 +28,7 @@ STAGE = "01_baseline"
 def main():
     args = parse_args()
     device = torch.device(args.device)
+    download_mnist(args.data)
     train(args, device)
 
 
@@ -37,19 +38,7 @@ def train(args, device):
     # By default there is one CPU thread. Without GPUs one core then stands in for one device.
     torch.set_num_threads(args.threads)
 
-    train_set, test_set = load_mnist(args.data)
-    loader = DataLoader(
-        train_set,
-        batch_size=args.batch_size,
-        shuffle=True,
-        num_workers=args.workers,
-        persistent_workers=args.workers > 0,  # Otherwise new workers start in each epoch.
-        # Pinned memory is never swapped out, so it can be copied to the GPU while Python goes on.
-        pin_memory=device.type == "cuda",
-    )
-    # Testing keeps nothing for backward, so larger batches fit into the memory.
-    test_loader = DataLoader(test_set, batch_size=500)
-
+    loader, test_loader = make_loaders(args, device)
     # channels_last puts the channels of a pixel next to each other in memory. Convolutions are
     # faster then: on a CPU this saves a quarter of the time.
     model = make_model().to(device, memory_format=torch.channels_last)
@@ -65,31 +54,41 @@ def train(args, device):
     )
 
     print(f"{STAGE}: one process on one {device.type}, {args.threads} thread(s)")
-    # The history has an entry per epoch: the loss, [correct, total] of the test, the seconds of
-    # each phase, and the seconds of processor time. The seconds are in lists, because later stages
-    # have several ranks.
+    images = len(loader.dataset)
     history = []
     for epoch in range(args.epochs):
-        # If the processor time is less than the time of the epoch, other programs used this core.
-        before = time.process_time()
-        loss, phases = train_epoch(model, loader, optimizer, schedule, device)
-        cpu = time.process_time() - before
-        correct = evaluate(model, test_loader, device)
-        history.append(
-            {"loss": loss, "test": [correct, len(test_set)], "phases": [phases], "cpu": [cpu]}
-        )
-        seconds = sum(phases.values())  # The time of the training, without the evaluation.
+        loss, measured = train_epoch(model, loader, optimizer, schedule, device)
+        correct, total = evaluate(model, test_loader, device)
+        history.append(make_entry(loss, correct, total, measured))
+        seconds = sum(measured["phases"].values())  # the training, without the evaluation
         print(
             f"epoch {epoch + 1}/{args.epochs}: {seconds:.2f} s, "
-            f"{len(train_set) / seconds:,.0f} images/s, "
-            f"loss {loss:.4f}, accuracy {correct / len(test_set):.2%}"
+            f"{images / seconds:,.0f} images/s, "
+            f"loss {loss:.4f}, accuracy {correct / total:.2%}"
         )
-    write_record(args, history, len(train_set))
+    write_record(args, history, images)
     torch.save({"model": model.state_dict()}, args.checkpoint)
 
 
+def make_loaders(args, device):
+    """Return the batches for training and for testing."""
+    train_set, test_set = load_mnist(args.data)
+    loader = DataLoader(
+        train_set,
+        batch_size=args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        persistent_workers=args.workers > 0,  # Otherwise new workers start in each epoch.
+        # Pinned memory is never swapped out, so it can be copied to the GPU while Python goes on.
+        pin_memory=device.type == "cuda",
+    )
+    # Testing keeps nothing for backward, so larger batches fit into the memory.
+    test_loader = DataLoader(test_set, batch_size=500)
+    return loader, test_loader
+
+
 def train_epoch(model, loader, optimizer, schedule, device):
-    """Take one optimizer step per batch. Return the mean loss, and the seconds of each phase."""
+    """Take one optimizer step per batch. Return the mean loss, and what was measured."""
     model.train()  # BatchNorm normalizes with the statistics of the batch.
     # The sum stays on the device. With .item() the CPU would wait for the GPU in every step.
     total_loss = torch.zeros((), device=device)
@@ -108,18 +107,18 @@ def train_epoch(model, loader, optimizer, schedule, device):
         total_loss += loss.detach()
         watch.lap("optimizer")
     mean_loss = total_loss.item() / len(loader)
-    return mean_loss, watch.seconds()
+    return mean_loss, watch.measurements()
 
 
 @torch.inference_mode()
 def evaluate(model, test_loader, device):
-    """Return how many test images the model classifies correctly."""
+    """Return how many test images the model classifies correctly, and how many there are."""
     model.eval()  # BatchNorm normalizes with the statistics that it collected in training.
     correct = torch.tensor(0, device=device)
     for images, labels in test_loader:
         x, y = to_device(images, labels, device)
         correct += (model(x).argmax(1) == y).sum()
-    return correct.item()
+    return correct.item(), len(test_loader.dataset)
 
 
 def make_model():
@@ -142,15 +141,14 @@ def make_model():
     )
 
 
-def load_mnist(root):
-    """Return the training set and the test set. They are downloaded if they are not there.
+def download_mnist(root):
+    """Download MNIST into a folder, unless it is there.
 
-    An image is uint8 [28, 28]. If MNIST cannot be read or downloaded, a message of two lines says
-    so, and the program ends.
+    If it cannot be read or downloaded, a message of two lines says so, and the program ends.
     """
     try:
-        train_set = datasets.MNIST(root, train=True, download=True)
-        test_set = datasets.MNIST(root, train=False)
+        datasets.MNIST(root, train=True, download=True)
+        datasets.MNIST(root, train=False)
     except Exception as error:  # There is no network, or a file is damaged.
         reason = str(error).partition("\n")[0]  # the first line
         raise SystemExit(
@@ -158,6 +156,12 @@ def load_mnist(root):
             "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
             "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
         ) from None
+
+
+def load_mnist(root):
+    """Return the training set and the test set. An image is uint8 [28, 28]."""
+    train_set = datasets.MNIST(root, train=True)
+    test_set = datasets.MNIST(root, train=False)
     # MNIST stays in memory. A DataLoader that opens each image with PIL is ten times slower.
     train_set = TensorDataset(train_set.data, train_set.targets)
     test_set = TensorDataset(test_set.data, test_set.targets)
@@ -177,6 +181,8 @@ class Stopwatch:
 
     def __init__(self, device):
         self.on_gpu = device.type == "cuda"
+        self.cpu = time.process_time()
+        self.faults = page_faults()
         self.laps = []
         self.lap("start")
 
@@ -203,6 +209,43 @@ class Stopwatch:
             total[phase] = total.get(phase, 0.0) + lap
             start = end  # The next phase begins where this one ends.
         return total
+
+    def measurements(self):
+        """Return the seconds of each phase, the seconds of processor time, and the page faults.
+
+        The processor time leaves out the time in which this process waits for other ranks, or in
+        which other programs use its core.
+        """
+        phases = self.seconds()
+        cpu = time.process_time() - self.cpu
+        faults = page_faults() - self.faults
+        return {"phases": phases, "cpu": cpu, "faults": faults}
+
+
+def page_faults():
+    """Return how many pages of memory the system has given to this process so far.
+
+    A run is slower if it returns its memory to the system, and asks for it again, in every step.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such count.
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def make_entry(loss, correct, total, measured):
+    """Return the entry of an epoch in the history.
+
+    What was measured is in lists, because later stages have several ranks.
+    """
+    return {
+        "loss": loss,
+        "test": [correct, total],
+        "phases": [measured["phases"]],
+        "cpu": [measured["cpu"]],
+        "faults": [measured["faults"]],
+    }
 
 
 def write_record(args, history, images):
@@ -232,18 +275,25 @@ def parse_args():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = parser.add_argument
-    add("-e", "--epochs", type=int, default=2, help="passes over the training set (2)")
-    add("-b", "--batch-size", type=int, default=240, help="images per step (240)")
-    add("--lr", type=float, default=0.15, help="peak learning rate (0.15)")
-    cuda = torch.cuda.is_available()
-    add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
-    add("--threads", type=int, default=1, help="CPU threads (1)")
-    add("--workers", type=int, default=0, help="DataLoader workers (0)")
-    add("--seed", type=int, default=0, help="seed of the random numbers (0)")
-    add("--data", type=Path, default=os.getenv("MNIST_ROOT", "data"), help="MNIST's folder (data)")
-    add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
-    add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
+    parser.add_argument(
+        "-e", "--epochs", type=int, default=2, help="passes over the training set (2)"
+    )
+    parser.add_argument("-b", "--batch-size", type=int, default=240, help="images per step (240)")
+    parser.add_argument("--lr", type=float, default=0.15, help="peak learning rate (0.15)")
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
+    parser.add_argument("--workers", type=int, default=0, help="DataLoader workers (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (0)")
+    parser.add_argument(
+        "--data", type=Path, default=os.getenv("MNIST_ROOT", "data"), help="MNIST's folder (data)"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model"
+    )
+    parser.add_argument(
+        "--record", type=Path, default="timings/runs.jsonl", help="file for the timings"
+    )
     args = parser.parse_args()
     # If a folder cannot be made, the run fails now and not after the training.
     args.checkpoint.parent.mkdir(parents=True, exist_ok=True)

@@ -127,8 +127,7 @@ def train(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
 def train_on_ranks(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
     """Train with DDP on two ranks, each of which takes every other image of a batch."""
     mine = slice(dist.get_rank(), None, 2)
-    # Each rank keeps its own running statistics, so that they can be compared.
-    ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
+    ddp_model = DistributedDataParallel(model)
     train(ddp_model, [(x[mine], y[mine]) for x, y in batches])
     return model
 

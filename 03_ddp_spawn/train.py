@@ -34,7 +34,7 @@ AMP = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 def main():
     args = parse_args()
-    load_mnist(args.data)  # One process downloads. The ranks will find the files on the disk.
+    download_mnist(args.data)  # The ranks will find the files on the disk.
     with tempfile.TemporaryDirectory() as folder:
         meeting_point = f"file://{folder}/ranks"  # Through this file the ranks find each other.
         try:
@@ -81,6 +81,63 @@ def train(args, device):
     # By default a rank has one CPU thread. Without GPUs one core then stands in for one device.
     torch.set_num_threads(args.threads)
 
+    loader, sampler, test_loader = make_loaders(args, device)
+    # channels_last puts the channels of a pixel next to each other in memory. Convolutions are
+    # faster then: on a CPU this saves a quarter of the time.
+    model = make_model().to(device, memory_format=torch.channels_last)
+    if args.sync_batchnorm:  # BatchNorm then uses the statistics of all ranks' images together.
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    # This line copies the weights of rank 0 into the model of every rank, and wraps this model. In
+    # each backward the wrapper averages the gradients.
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
+    # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
+    steps = args.epochs * len(loader)
+    schedule = OneCycleLR(
+        optimizer,
+        max_lr=args.lr,
+        total_steps=steps,
+        anneal_strategy="linear",
+        cycle_momentum=False,  # The momentum stays the same.
+    )
+
+    # Some gradients are too small for fp16, so the loss is scaled up before backward. Without fp16
+    # the scaler is not enabled, and changes nothing.
+    scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
+
+    if rank == 0:
+        print(f"{STAGE}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
+    images = len(loader.dataset)  # those of all ranks
+    history = []
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
+        loss, measured = train_epoch(
+            ddp_model, loader, optimizer, schedule, scaler, device, args.amp
+        )
+        # BatchNorm's running mean and variance are buffers of the model. They differ between ranks
+        # after the last step. All ranks take those of rank 0, so that they evaluate the model that
+        # rank 0 saves.
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+        correct, total = evaluate(model, test_loader, device)
+        history.append(make_entry(loss, correct, total, measured))
+        if rank == 0:
+            seconds = sum(measured["phases"].values())  # the training, without the evaluation
+            print(
+                f"epoch {epoch + 1}/{args.epochs}: {seconds:.2f} s, "
+                f"{images / seconds:,.0f} images/s, "
+                f"loss {loss:.4f}, accuracy {correct / total:.2%}"
+            )
+    if rank == 0:  # One rank writes the files.
+        write_record(args, history, images, world_size)
+        parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
+        torch.save(parts, args.checkpoint)
+
+
+def make_loaders(args, device):
+    """Return the batches of this rank for training, their sampler, and the batches for testing."""
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     train_set, test_set = load_mnist(args.data)
     # Each rank trains on its own part of the images, its shard. The sampler asks the group for the
     # rank and the world size. It shuffles with the same seed on all ranks, so that the shards do
@@ -99,79 +156,13 @@ def train(args, device):
     # repeats some images if they cannot be shared evenly, and repeated images count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
-
-    # channels_last puts the channels of a pixel next to each other in memory. Convolutions are
-    # faster then: on a CPU this saves a quarter of the time.
-    model = make_model().to(device, memory_format=torch.channels_last)
-    if args.sync_batchnorm:  # BatchNorm then uses the statistics of all ranks' images together.
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    # This line copies the weights of rank 0 into the model of every rank, and wraps this model. In
-    # each backward the wrapper averages the gradients. By default it would also copy the buffers of
-    # rank 0 in each forward. Buffers are the running mean and variance of BatchNorm. Their copies
-    # would cost 4 % of a step on two CPU cores, so the buffers are copied once per epoch instead,
-    # before the evaluation below.
-    ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
-    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
-    # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
-    steps = args.epochs * len(loader)
-    schedule = OneCycleLR(
-        optimizer,
-        max_lr=args.lr,
-        total_steps=steps,
-        anneal_strategy="linear",
-        cycle_momentum=False,  # The momentum stays the same.
-    )
-
-    # Some gradients are too small for fp16, so the loss is scaled up before backward. Without fp16
-    # the scaler is not enabled, and changes nothing.
-    scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
-
-    if rank == 0:
-        print(f"{STAGE}: {world_size} rank(s) on {device.type}, {args.threads} thread(s) each")
-    # The history has an entry per epoch: the loss, [correct, total] of the test, the seconds of
-    # each phase on each rank, and the seconds of processor time of each rank.
-    history = []
-    for epoch in range(args.epochs):
-        sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
-        # The processor time leaves out the time in which this rank waits for the other ranks, or in
-        # which other programs use its core.
-        before = time.process_time()
-        loss, phases = train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, args.amp)
-        cpu = time.process_time() - before
-        # The statistics of BatchNorm differ between ranks. All ranks take those of rank 0, so that
-        # they evaluate the model that rank 0 saves.
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
-        correct = evaluate(model, test_loader, device)
-        all_phases = [None] * world_size
-        dist.all_gather_object(all_phases, phases)  # all_phases[r] now has the phases of rank r.
-        all_cpu = [None] * world_size
-        dist.all_gather_object(all_cpu, cpu)
-        history.append(
-            {
-                "loss": loss,
-                "test": [correct, len(test_set)],
-                "phases": all_phases,
-                "cpu": all_cpu,
-            }
-        )
-        if rank == 0:
-            seconds = sum(phases.values())  # The time of the training, without the evaluation.
-            print(
-                f"epoch {epoch + 1}/{args.epochs}: {seconds:.2f} s, "
-                f"{len(train_set) / seconds:,.0f} images/s, "
-                f"loss {loss:.4f}, accuracy {correct / len(test_set):.2%}"
-            )
-    if rank == 0:  # One rank writes the files.
-        write_record(args, history, len(train_set), world_size)
-        parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
-        torch.save(parts, args.checkpoint)
+    return loader, sampler, test_loader
 
 
 def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
     """Take one optimizer step per batch.
 
-    Return the mean loss over all ranks, and the seconds of each phase on this rank.
+    Return the mean loss over all ranks, and what was measured on this rank.
     """
     ddp_model.train()  # BatchNorm normalizes with the statistics of this rank's part of the batch.
     # The sum stays on the device. With .item() the CPU would wait for the GPU in every step.
@@ -205,19 +196,21 @@ def train_epoch(ddp_model, loader, optimizer, schedule, scaler, device, amp):
     hook.remove()
     dist.all_reduce(total_loss)  # Now total_loss is the sum over all ranks.
     mean_loss = total_loss.item() / len(loader) / dist.get_world_size()
-    return mean_loss, watch.seconds()
+    return mean_loss, watch.measurements()
 
 
 @torch.inference_mode()
 def evaluate(model, test_loader, device):
-    """Return how many test images the model classifies correctly, over all ranks."""
+    """Return how many test images all ranks classify correctly, and how many they have tested."""
     model.eval()  # BatchNorm normalizes with the statistics that it collected in training.
-    correct = torch.tensor(0, device=device)
+    counts = torch.tensor([0, 0], device=device)  # the correct images, and all images
     for images, labels in test_loader:
         x, y = to_device(images, labels, device)
-        correct += (model(x).argmax(1) == y).sum()
-    dist.all_reduce(correct)  # Each rank gets the sum of the counts of all ranks.
-    return correct.item()
+        counts[0] += (model(x).argmax(1) == y).sum()
+        counts[1] += len(y)
+    dist.all_reduce(counts)  # Each rank gets the sums over all ranks.
+    correct, total = counts.tolist()
+    return correct, total
 
 
 def make_model():
@@ -240,15 +233,14 @@ def make_model():
     )
 
 
-def load_mnist(root):
-    """Return the training set and the test set. They are downloaded if they are not there.
+def download_mnist(root):
+    """Download MNIST into a folder, unless it is there.
 
-    An image is uint8 [28, 28]. If MNIST cannot be read or downloaded, a message of two lines says
-    so, and the program ends.
+    If it cannot be read or downloaded, a message of two lines says so, and the program ends.
     """
     try:
-        train_set = datasets.MNIST(root, train=True, download=True)
-        test_set = datasets.MNIST(root, train=False)
+        datasets.MNIST(root, train=True, download=True)
+        datasets.MNIST(root, train=False)
     except Exception as error:  # There is no network, or a file is damaged.
         reason = str(error).partition("\n")[0]  # the first line
         raise SystemExit(
@@ -256,6 +248,12 @@ def load_mnist(root):
             "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
             "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
         ) from None
+
+
+def load_mnist(root):
+    """Return the training set and the test set. An image is uint8 [28, 28]."""
+    train_set = datasets.MNIST(root, train=True)
+    test_set = datasets.MNIST(root, train=False)
     # MNIST stays in memory. A DataLoader that opens each image with PIL is ten times slower.
     train_set = TensorDataset(train_set.data, train_set.targets)
     test_set = TensorDataset(test_set.data, test_set.targets)
@@ -275,6 +273,8 @@ class Stopwatch:
 
     def __init__(self, device):
         self.on_gpu = device.type == "cuda"
+        self.cpu = time.process_time()
+        self.faults = page_faults()
         self.laps = []
         self.lap("start")
 
@@ -301,6 +301,42 @@ class Stopwatch:
             total[phase] = total.get(phase, 0.0) + lap
             start = end  # The next phase begins where this one ends.
         return total
+
+    def measurements(self):
+        """Return the seconds of each phase, the seconds of processor time, and the page faults.
+
+        The processor time leaves out the time in which this process waits for other ranks, or in
+        which other programs use its core.
+        """
+        phases = self.seconds()
+        cpu = time.process_time() - self.cpu
+        faults = page_faults() - self.faults
+        return {"phases": phases, "cpu": cpu, "faults": faults}
+
+
+def page_faults():
+    """Return how many pages of memory the system has given to this process so far.
+
+    A run is slower if it returns its memory to the system, and asks for it again, in every step.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such count.
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def make_entry(loss, correct, total, measured):
+    """Return the entry of an epoch in the history, with what was measured on each rank."""
+    ranks = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, measured)  # ranks[r] now has what rank r measured.
+    return {
+        "loss": loss,
+        "test": [correct, total],
+        "phases": [each["phases"] for each in ranks],
+        "cpu": [each["cpu"] for each in ranks],
+        "faults": [each["faults"] for each in ranks],
+    }
 
 
 def write_record(args, history, images, world_size):
@@ -330,23 +366,40 @@ def parse_args():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = parser.add_argument
-    add("-e", "--epochs", type=int, default=2, help="passes over the training set (2)")
-    add("-b", "--batch-size", type=int, default=240, help="images per step, over all ranks (240)")
-    add("--lr", type=float, default=0.15, help="peak learning rate (0.15)")
-    cuda = torch.cuda.is_available()
-    add("--device", choices=("cpu", "cuda"), default="cuda" if cuda else "cpu")
-    add("--world-size", type=int, help="ranks (one per GPU; 2 on a CPU)")
-    add("--backend", choices=("nccl", "gloo"), help="nccl for GPUs, gloo for CPUs or a shared GPU")
-    add("--timeout", type=float, default=600, help="seconds a rank waits for others (600)")
-    add("--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs")
-    add("--sync-batchnorm", action="store_true", help="BatchNorm over all ranks (GPUs only)")
-    add("--threads", type=int, default=1, help="CPU threads per rank (1)")
-    add("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
-    add("--seed", type=int, default=0, help="seed of the random numbers (0)")
-    add("--data", type=Path, default=os.getenv("MNIST_ROOT", "data"), help="MNIST's folder (data)")
-    add("--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model")
-    add("--record", type=Path, default="timings/runs.jsonl", help="file for the timings")
+    parser.add_argument(
+        "-e", "--epochs", type=int, default=2, help="passes over the training set (2)"
+    )
+    parser.add_argument(
+        "-b", "--batch-size", type=int, default=240, help="images per step, over all ranks (240)"
+    )
+    parser.add_argument("--lr", type=float, default=0.15, help="peak learning rate (0.15)")
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+    parser.add_argument("--device", choices=devices, default=devices[0])
+    parser.add_argument("--world-size", type=int, help="ranks (one per GPU; 2 on a CPU)")
+    parser.add_argument(
+        "--backend", choices=("nccl", "gloo"), help="nccl for GPUs, gloo for CPUs or a shared GPU"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds a rank waits for others (600)"
+    )
+    parser.add_argument(
+        "--amp", choices=AMP, default="off", help="mixed precision (off); slow on most CPUs"
+    )
+    parser.add_argument(
+        "--sync-batchnorm", action="store_true", help="BatchNorm over all ranks (GPUs only)"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads per rank (1)")
+    parser.add_argument("--workers", type=int, default=0, help="DataLoader workers per rank (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers (0)")
+    parser.add_argument(
+        "--data", type=Path, default=os.getenv("MNIST_ROOT", "data"), help="MNIST's folder (data)"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, default=f"checkpoints/{STAGE}.pt", help="file for the model"
+    )
+    parser.add_argument(
+        "--record", type=Path, default="timings/runs.jsonl", help="file for the timings"
+    )
     args = parser.parse_args()
     gpus = torch.cuda.device_count()
     if args.world_size is None:

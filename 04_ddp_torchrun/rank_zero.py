@@ -33,7 +33,7 @@ def run(args, device):
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, args.batch_size // world_size, sampler=sampler)
     model = train.make_model().to(device)
-    ddp_model = DistributedDataParallel(model, forward_sync_buffers=False)
+    ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     # train_epoch needs these two. With these arguments they change nothing.
     schedule = ConstantLR(optimizer, factor=1.0)
@@ -101,7 +101,7 @@ def log_epoch(writer, epoch, loss, accuracy):
 
 
 def main():
-    from train import load_mnist
+    from train import download_mnist
 
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -124,7 +124,7 @@ def main():
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if local_rank == 0:
-        load_mnist(args.data)  # One rank per node downloads, before it joins the others.
+        download_mnist(args.data)  # One rank per node downloads, before it joins the others.
     dist.init_process_group(
         args.backend,
         timeout=timedelta(seconds=args.timeout),

@@ -24,14 +24,12 @@ from_scratch = importlib.import_module("05_multinode.from_scratch")
 
 
 def main():
-    # The flags are those of stage 4. Of a flag that is given twice the last one counts, so these
-    # are defaults. --device and --backend come last, because the sockets read CPU memory.
-    defaults = ["--record", "timings/own_backend.jsonl"]
-    sys.argv = [sys.argv[0], *defaults, *sys.argv[1:], "--device", "cpu", "--backend", "gloo"]
+    # The sockets read CPU memory, so PyTorch must not see a GPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     args = stage4.parse_args()
     args.backend = "ring"  # The record says what the ranks communicated with.
     if os.environ["LOCAL_RANK"] == "0":
-        stage4.load_mnist(args.data)  # One rank per node downloads, before it joins the others.
+        stage4.download_mnist(args.data)  # One rank per node downloads, before it joins the others.
     dist.init_process_group(args.backend, timeout=timedelta(seconds=args.timeout))
     try:
         dist.all_reduce(torch.zeros(1))  # A barrier: no rank has the sum before all are here.
@@ -57,7 +55,8 @@ def in_thread(name, method):
     """Decorate a method of Ring: a call returns a promise, and one of its threads does the work."""
 
     def start(self, *args):
-        promise, turn = Promise(), torch.futures.Future()
+        promise = Promise()
+        turn = torch.futures.Future()
         promise.future = turn.then(lambda _: method(self, *args))  # keeps what it returns or raises
         self.threads[name].submit(turn.set_result, None)  # in the thread: calls method
         return promise
@@ -72,7 +71,9 @@ class Ring(dist.ProcessGroup):
         super().__init__(rank, world_size)
         if dist.is_initialized():
             raise ValueError("a ring has all ranks: it is no group for new_group")
-        self.left, self.right, self.sent = (rank - 1) % world_size, (rank + 1) % world_size, 0
+        self.left = (rank - 1) % world_size
+        self.right = (rank + 1) % world_size
+        self.sent = 0  # bytes
         with socket.socket(type=socket.SOCK_DGRAM) as probe:  # for UDP connect() sends nothing
             probe.connect((os.getenv("MASTER_ADDR", "127.0.0.1"), 1))
             here = probe.getsockname()[0]  # this node's address in the network that has rank 0
@@ -104,7 +105,8 @@ class Ring(dist.ProcessGroup):
 
     @partial(in_thread, "collectives")
     def allgather(self, outputs, inputs, options):  # DDP: do all ranks have the same model?
-        rank, everyone = self.rank(), outputs[0]
+        rank = self.rank()
+        everyone = outputs[0]
         everyone[rank].copy_(inputs[0])
         for i in range(self.size() - 1):  # the second half of a ring all-reduce
             from_scratch.exchange(everyone[rank - i], self.right, everyone[rank - i - 1], self.left)

@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"), help="holds MNIST/raw (data)")
     args = common.parse(parser, rounds=1)
     torch.set_num_threads(1)
+    stage1.download_mnist(args.data)
     train_set, _ = stage1.load_mnist(args.data)
     quickest = {}
     for _ in range(args.rounds):

@@ -76,10 +76,10 @@ def mirrored(mirror, monkeypatch):
 
 def test_downloaded_once_and_then_found(mirrored, reader):
     requests = mirrored.requests
-    stage1.load_mnist(reader.folder / "fetched")
+    stage1.download_mnist(reader.folder / "fetched")
     assert len(requests) == 4 and set(requests.values()) == {1}, requests
     requests.clear()
-    stage1.load_mnist(reader.folder / "fetched")
+    stage1.download_mnist(reader.folder / "fetched")
     assert not requests
 
 

@@ -85,13 +85,13 @@ def test_ddp_trains_over_it_as_over_gloo(tmp_path):
 @pytest.mark.slow
 def test_stage_4_trains_over_it(reader):
     flags = "-e 1 -b 48 --lr 0.05 --device cpu --checkpoint"
-    ours = reader.run(f"{TORCHRUN} 2 {SCRIPT} {flags} ring.pt")
+    ours = reader.run(f"{TORCHRUN} 2 {SCRIPT} {flags} ring.pt --record ring.jsonl")
     theirs = reader.run(f"{TORCHRUN} 2 04_ddp_torchrun/train.py {flags} gloo.pt")
     assert ours.code == theirs.code == 0, ours
     assert "rank 1 has sent" in ours.out
     weights = (torch.load(reader.folder / f"{name}.pt")["model"] for name in ("ring", "gloo"))
     assert all(torch.equal(a, b) for a, b in zip(*(model.values() for model in weights)))
-    record = record_of(reader.folder, "timings/own_backend.jsonl")
+    record = record_of(reader.folder, "ring.jsonl")
     assert record["backend"] == "ring" and record["history"][0]["test"][1] == TEST_IMAGES
 
 

@@ -94,16 +94,15 @@ def test_a_snapshot_is_whole_whenever_its_writer_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"a letter", None], ids=["empty", "text", "cut"])
-def test_a_damaged_snapshot_ends_in_an_exception_of_torch_load(alone, tmp_path, content):
+def test_a_damaged_snapshot_is_named(alone, tmp_path, content):
     path = tmp_path / "snapshot"
     stage5.save_snapshot(path, {}, [], {"model": torch.nn.Linear(10, 100)})
     assert stage5.load_snapshot(path)["history"] == []
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(Exception) as raised:
+    with pytest.raises(SystemExit) as raised:
         stage5.load_snapshot(path)
-    assert any(
-        entry.name == "load" and entry.path.name == "serialization.py" for entry in raised.traceback
-    )
+    (line,) = str(raised.value).splitlines()
+    assert str(path) in line and "damaged" in line
 
 
 @pytest.mark.slow

@@ -33,12 +33,16 @@ def test_images_become_floats_between_0_and_1():
 def test_shards_of_the_test_set_add_up_to_the_whole(small_data, world_size):
     _, test_set = stage1.load_mnist(Path(small_data))
     model = stage1.make_model()
-    whole = stage1.evaluate(model, DataLoader(test_set, batch_size=500), CPU)
+    whole, _ = stage1.evaluate(model, DataLoader(test_set, batch_size=500), CPU)
     correct = 0
+    total = 0
     for rank in range(world_size):
         shard = Subset(test_set, range(rank, len(test_set), world_size))
-        correct += stage1.evaluate(model, DataLoader(shard, batch_size=20), CPU)
+        part, images = stage1.evaluate(model, DataLoader(shard, batch_size=20), CPU)
+        correct += part
+        total += images
     assert correct == whole > 0
+    assert total == len(test_set)
 
 
 THREADS_AFTER_THE_GROUP = """

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT, STAGES, TEST_IMAGES, draw_digits, record_of
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
@@ -114,7 +115,8 @@ def count_correct(weights, data):
     model = stage1.make_model()
     model.load_state_dict(weights)
     _, test_set = stage1.load_mnist(data)
-    return stage1.evaluate(model, DataLoader(test_set, batch_size=500), CPU)
+    correct, _ = stage1.evaluate(model, DataLoader(test_set, batch_size=500), CPU)
+    return correct
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -143,6 +145,50 @@ def test_stages_train_the_same_weights(trained, stages):
     histories = [record_of(trained(stage)[0])["history"] for stage in stages]
     results = [[(epoch["loss"], epoch["test"]) for epoch in history] for history in histories]
     assert results == [results[0]] * len(results)
+
+
+def observed(data, folder, stage):
+    """On a rank: train -> the seeds, the gradients at the start of exposed time, the parameters.
+
+    The seeds are those that the stage sets, in order. The gradients are counted in each step.
+    """
+    os.chdir(folder)
+    os.environ |= {"RANK": str(dist.get_rank()), "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    os.environ["GROUP_WORLD_SIZE"] = "1"
+    sys.argv = f"train.py -e 2 -b 120 --device cpu --seed 5 --data {data}".split()
+    module = importlib.import_module(f"{stage}.train")
+    parameters = []
+    ready = []
+    seeds = []
+    original = module.Stopwatch
+
+    class Stopwatch(original):
+        def lap(self, phase):
+            if phase == "backward":
+                ready.append(sum(parameter.grad is not None for parameter in parameters))
+            super().lap(phase)
+
+    def wrap(model):
+        parameters.extend(model.parameters())
+        return DistributedDataParallel(model)
+
+    module.Stopwatch = Stopwatch
+    module.DistributedDataParallel = wrap
+    torch.manual_seed = seeds.append
+    module.train(module.parse_args(), CPU)
+    return seeds, ready, len(parameters)
+
+
+@pytest.mark.parametrize("stage", STAGES[2:])
+def test_the_exposed_time_begins_when_every_gradient_is_there(little_data, tmp_path, stage):
+    """Only the two gradients of the first layer may follow: those of its weights and its bias."""
+    ((_, ready, parameters),) = on_ranks(1, observed, str(little_data), str(tmp_path), stage)
+    assert len(ready) == 4 and min(ready) >= parameters - 2
+
+
+def test_each_epoch_of_stage_5_has_a_seed_of_its_own(little_data, tmp_path):
+    ((seeds, _, _),) = on_ranks(1, observed, str(little_data), str(tmp_path), STAGES[4])
+    assert seeds == [5, 5, 6]
 
 
 def evaluated_and_saved(data, folder):
@@ -233,12 +279,17 @@ def test_a_rank_loads_joins_waits_and_trains(called, monkeypatch, stage, local_r
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(dist, "init_process_group", lambda *given, **more: calls.append(more))
-    places = {"load_mnist": module, "barrier": dist, "train": module, "destroy_process_group": dist}
+    places = {
+        "download_mnist": module,
+        "barrier": dist,
+        "train": module,
+        "destroy_process_group": dist,
+    }
     for name, place in places.items():
         monkeypatch.setattr(place, name, lambda *_, name=name: calls.append(name))
     result = called(f"{stage}/train.py", "--timeout 7 --device cuda")
     own = {"timeout": timedelta(seconds=7), "device_id": torch.device("cuda", local_rank)}
-    downloads = ["load_mnist"] * (local_rank == 0)
+    downloads = ["download_mnist"] * (local_rank == 0)
     assert result.code == 0, result
     assert calls == [*downloads, own, "barrier", "train", "destroy_process_group"]
 
