@@ -1,103 +1,140 @@
-"""Mixed precision in numbers: what 16 bits lose, what the scaler saves, and in which order to clip.
+"""Train a small network on MNIST: DDP started by mp.spawn, with mixed precision.
 
-fp16 has 11 bits for the digits and only 5 for the exponent, so a number of at most 3e-8 becomes 0.
-For this reason the loss is multiplied before backward (scale), and the gradients are divided after
-backward (unscale). bf16 has the range of fp32, with only 8 bits for the digits, and needs no scale.
+python 03_ddp_spawn/amp.py
 
-    python 03_ddp_spawn/amp.py
+This is minimal.py with six lines for mixed precision. Most of forward and backward computes with 16
+bits. The weights, their gradients and the optimizer keep 32 bits.
 """
 
 import argparse
-import sys
+import os
+import tempfile
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
-from torch import Tensor
-
-SCALE = 2.0**16  # what GradScaler begins with
-
-
-def losses(dtype: torch.dtype | None, steps: int = 10) -> tuple[list[float], float]:
-    """Train the ConvNet with autocast to a type, or without -> the losses, and the last scale.
-
-    The step is that of stage 3: a GradScaler, which does nothing unless the type is fp16.
-    """
-    from train import make_model
-
-    torch.manual_seed(0)
-    model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16)
-    x, y = torch.rand(16, 1, 28, 28), torch.randint(10, (16,))
-    found = []
-    for _ in range(steps):
-        with torch.autocast("cpu", dtype, enabled=dtype is not None):
-            loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)  # divides the gradients; skips the step if one of them is infinite
-        scaler.update()
-        found.append(loss.item())
-    return found, scaler.get_scale()
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torchvision import datasets, transforms
 
 
-def lost_in_fp16(gradients: Tensor, scale: float = 1) -> float:
-    """The share of the numbers other than 0 that become 0 in fp16, after they were multiplied."""
-    lost = (gradients != 0) & ((gradients * scale).half() == 0)
-    return (lost.sum() / (gradients != 0).sum()).item()
+def main():
+    args = parse_args()
+    load_mnist()  # MNIST is downloaded once, here. The ranks will find it on the disk.
+    with tempfile.TemporaryDirectory() as folder:
+        # Through this file the ranks will find each other.
+        meeting_point = f"file://{folder}/ranks"
+        # Start one process (rank) per device: worker(0, world_size, ...), worker(1, ...), ...
+        # mp.spawn waits until all of them have ended.
+        arguments = (args.world_size, args.backend, meeting_point)
+        mp.spawn(worker, args=arguments, nprocs=args.world_size)
 
 
-def clipped_norm(unscale_first: bool, limit: float = 1.0) -> float:
-    """The norm of the gradients that the optimizer gets, if they are clipped to a limit."""
-    torch.manual_seed(0)
-    model = nn.Linear(28 * 28, 10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu")
-    loss = 10 * F.cross_entropy(model(torch.rand(16, 28 * 28)), torch.randint(10, (16,)))
-    scaler.scale(loss).backward()
-    if unscale_first:
-        scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), limit)
-    scaler.step(optimizer)  # divides by the scale, unless unscale_ has done so
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm().item()
+def worker(rank, world_size, backend, meeting_point):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":  # Each rank takes a GPU of its own, if there are enough of them.
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    # Each rank draws different random numbers. A model with dropout would need this. The first
+    # weights differ, too, until DDP makes them equal.
+    torch.manual_seed(rank)
+    # The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
+    # gloo between CPUs. NCCL must know which GPU belongs to this rank (device_id).
+    dist.init_process_group(
+        backend,
+        init_method=meeting_point,
+        rank=rank,
+        world_size=world_size,
+        device_id=device if backend == "nccl" else None,
+    )
+
+    train(device, rank, world_size)
+    dist.destroy_process_group()  # The group is destroyed last, because DDP uses it in train.
 
 
-def main() -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
-    torch.set_num_threads(1)
-    print("The ConvNet, 10 steps on one batch of 16 random images. Loss in the first and the last:")
-    fp32, _ = losses(None)
-    print(f"       float32   {fp32[0]:.4f} {fp32[-1]:.4f}")
-    for dtype, limit in ((torch.float16, 0.005), (torch.bfloat16, 0.05)):
-        found, scale = losses(dtype)
-        far = max(abs(a - b) for a, b in zip(found, fp32))
-        text = f"{str(dtype)[6:]:9} {found[0]:.4f} {found[-1]:.4f}, at most {far:.4f} from float32"
-        claim(all(map(torch.isfinite, map(torch.tensor, found))) and far < limit, text)
-        if dtype == torch.float16:
-            claim(scale > 1, f"          the scaler multiplied the loss by {scale:,.0f}")
+def train(device, rank, world_size):
+    train_set, test_set = load_mnist()
+    # This is the batch of one rank. All ranks together still take 240 images per step.
+    batch_size = 240 // world_size
+    # Each rank trains on its own part of the images. The sampler asks the group for the rank
+    # and the world size, and it shuffles.
+    sampler = DistributedSampler(train_set)
+    loader = DataLoader(train_set, batch_size, sampler=sampler)
+    # Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
+    # repeats some images if they cannot be shared evenly, and repeated images count twice.
+    shard = Subset(test_set, range(rank, len(test_set), world_size))
+    test_loader = DataLoader(shard, batch_size=500)
 
-    print("\nA million gradients between 1e-10 and 1e-3, in fp16:")
-    torch.manual_seed(0)
-    gradients = 10 ** (-10 + 7 * torch.rand(1_000_000, dtype=torch.float64))
-    without, scaled = lost_in_fp16(gradients), lost_in_fp16(gradients, SCALE)
-    claim(without > 0.3, f"{without:.0%} become 0")
-    claim(scaled < 0.001, f"{scaled:.0%} become 0 if they are first multiplied by {SCALE:,.0f}")
-    claim((gradients.bfloat16() != 0).all().item(), "0% become 0 in bf16, without any scaling")
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(7 * 7 * 32, 10),
+    ).to(device)
+    # DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
+    # test calls the model itself, because the wrapper can make a rank wait for the other ranks,
+    # and in the test the ranks may have different numbers of batches.
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    # The range of bf16 is that of 32 bits. GPUs before Ampere need torch.float16 instead. Some
+    # gradients are too small for fp16, so the scaler multiplies the loss before backward, and
+    # divides the gradients afterwards. With bf16 the scaler is not enabled, and changes nothing.
+    dtype = torch.bfloat16
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 
-    print("\nThe gradients of a scaled loss are clipped to a norm of 1. The norm at the optimizer:")
-    right, wrong = clipped_norm(unscale_first=True), clipped_norm(unscale_first=False)
-    claim(abs(right - 1) < 1e-3, f"scale, backward, unscale, clip, step: {right:.3f}")
-    text = f"scale, backward, clip, step:          {wrong:.2e}; step divides what was clipped"
-    claim(abs(wrong * SCALE - 1) < 1e-3, text)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
+        model.train()
+        for x, y in loader:
+            x = x.to(device)
+            y = y.to(device)
+            # After a forward pass through DDP, backward averages the gradients of all ranks.
+            with torch.autocast(device.type, dtype):  # It chooses the precision of each operation.
+                loss = F.cross_entropy(ddp_model(x), y)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)  # This skips the step if a gradient is inf or nan.
+            scaler.update()  # The scale falls after a skipped step, and rises after many others.
+
+        model.eval()
+        correct = torch.tensor(0, device=device)
+        with torch.inference_mode():
+            for x, y in test_loader:
+                x = x.to(device)
+                y = y.to(device)
+                correct += (model(x).argmax(dim=1) == y).sum()
+        dist.all_reduce(correct)  # Each rank receives the sum of all counts.
+        if rank == 0:  # One rank prints and saves.
+            print(f"epoch {epoch + 1}: {correct} of {len(test_set)} test images correct")
+            torch.save(model.state_dict(), "minimal.pt")
 
 
-def claim(held: bool, text: str) -> None:
-    """Print what was found; if it is not what this script claims, end with exit code 1."""
-    print("ok    " if held else "FAILED", text)
-    if not held:
-        sys.exit(1)
+def load_mnist():
+    """Return the training set and the test set. They are downloaded if they are not there."""
+    root = os.getenv("MNIST_ROOT", "data")
+    train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
+    test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
+    return train_set, test_set
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    parser.add_argument("--backend", default=backend, help="gloo lets ranks share a GPU")
+    ranks = torch.cuda.device_count() if torch.cuda.is_available() else 2
+    parser.add_argument("--world-size", type=int, default=ranks, help="number of ranks")
+    args = parser.parse_args()
+    if args.backend == "nccl" and args.world_size > torch.cuda.device_count():
+        parser.error("there are more ranks than GPUs: --backend gloo lets them share one")
+    return args
 
 
 if __name__ == "__main__":

@@ -1,10 +1,6 @@
 """Train a small network on MNIST: one process (rank) per device, started by mp.spawn.
 
 python 03_ddp_spawn/minimal.py
-
-The numbers in the comments mark the changes from 01_baseline/minimal.py. They are those of stage 4,
-so they are not in order. The pages 03_ddp_spawn/README.md and 04_ddp_torchrun/README.md explain
-them.
 """
 
 import argparse
@@ -23,11 +19,11 @@ from torchvision import datasets, transforms
 
 def main():
     args = parse_args()
-    load_mnist()  # 4. MNIST is downloaded once, here. The ranks will find it on the disk.
+    load_mnist()  # MNIST is downloaded once, here. The ranks will find it on the disk.
     with tempfile.TemporaryDirectory() as folder:
-        # 3. Through this file the ranks will find each other.
+        # Through this file the ranks will find each other.
         meeting_point = f"file://{folder}/ranks"
-        # 1. Start one process (rank) per device: worker(0, world_size, ...), worker(1, ...), ...
+        # Start one process (rank) per device: worker(0, world_size, ...), worker(1, ...), ...
         # mp.spawn waits until all of them have ended.
         arguments = (args.world_size, args.backend, meeting_point)
         mp.spawn(worker, args=arguments, nprocs=args.world_size)
@@ -35,13 +31,13 @@ def main():
 
 def worker(rank, world_size, backend, meeting_point):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
+    if device.type == "cuda":  # Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    # 2. Each rank draws different random numbers. A model with dropout would need this. The first
-    # weights differ, too, until change 7 makes them equal.
+    # Each rank draws different random numbers. A model with dropout would need this. The first
+    # weights differ, too, until DDP makes them equal.
     torch.manual_seed(rank)
-    # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
+    # The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
     # gloo between CPUs. NCCL must know which GPU belongs to this rank (device_id).
     dist.init_process_group(
         backend,
@@ -52,18 +48,18 @@ def worker(rank, world_size, backend, meeting_point):
     )
 
     train(device, rank, world_size)
-    dist.destroy_process_group()  # 3b. The group is destroyed last, because DDP uses it in train.
+    dist.destroy_process_group()  # The group is destroyed last, because DDP uses it in train.
 
 
 def train(device, rank, world_size):
     train_set, test_set = load_mnist()
-    # 5a. This is the batch of one rank. All ranks together still take 240 images per step.
+    # This is the batch of one rank. All ranks together still take 240 images per step.
     batch_size = 240 // world_size
-    # 5b. Each rank trains on its own part of the images. The sampler asks the group for the rank
+    # Each rank trains on its own part of the images. The sampler asks the group for the rank
     # and the world size, and it shuffles.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
-    # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
+    # Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
     # repeats some images if they cannot be shared evenly, and repeated images count twice.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
@@ -78,19 +74,19 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
+    # DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
     # test calls the model itself, because the wrapper can make a rank wait for the other ranks,
     # and in the test the ranks may have different numbers of batches.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     for epoch in range(2):
-        sampler.set_epoch(epoch)  # 8. Without this line every epoch has the order of the first.
+        sampler.set_epoch(epoch)  # Without this line every epoch has the order of the first.
         model.train()
         for x, y in loader:
             x = x.to(device)
             y = y.to(device)
-            # 7b. After a forward pass through DDP, backward averages the gradients of all ranks.
+            # After a forward pass through DDP, backward averages the gradients of all ranks.
             loss = F.cross_entropy(ddp_model(x), y)
             optimizer.zero_grad()
             loss.backward()
@@ -103,25 +99,17 @@ def train(device, rank, world_size):
                 x = x.to(device)
                 y = y.to(device)
                 correct += (model(x).argmax(dim=1) == y).sum()
-        dist.all_reduce(correct)  # 6b. Each rank receives the sum of all counts.
-        if rank == 0:  # 9. One rank prints and saves.
-            print(f"epoch {epoch}: {correct} of {len(test_set)} test images correct")
+        dist.all_reduce(correct)  # Each rank receives the sum of all counts.
+        if rank == 0:  # One rank prints and saves.
+            print(f"epoch {epoch + 1}: {correct} of {len(test_set)} test images correct")
             torch.save(model.state_dict(), "minimal.pt")
 
 
 def load_mnist():
     """Return the training set and the test set. They are downloaded if they are not there."""
     root = os.getenv("MNIST_ROOT", "data")
-    try:
-        train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
-        test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
-    except Exception as error:  # There is no network, or a file is damaged.
-        reason = str(error).partition("\n")[0]  # the first line
-        raise SystemExit(
-            f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
-            "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
-            "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
-        ) from None
+    train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
+    test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
     return train_set, test_set
 
 

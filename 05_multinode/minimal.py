@@ -1,10 +1,15 @@
-"""Train a small network on MNIST: one process (rank) per device, on one or several nodes.
+r"""Train a small network on MNIST: one process (rank) per device, on one or several nodes.
 
-torchrun --nnodes 2 --node-rank 0 --nproc-per-node 2 --master-addr NODE0 05_multinode/minimal.py
+torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29500 \
+    05_multinode/minimal.py
 
-Run this command on node 0, and with --node-rank 1 on node 1. NODE0 is the name or the address of
-node 0. After a failure run the same commands again: the training resumes from snapshot.pt, which is
-on node 0. Remove this file to begin again. The comments 10 to 12 are new.
+Run this command in two terminals: each of them stands in for a node. The ranks of both terminals
+take the first GPU, so add --backend gloo on a machine with GPUs. On two machines, write the name of
+the first machine instead of 127.0.0.1.
+
+After a failure run the same commands again: the training resumes from snapshot.pt. On several
+machines rank 0 may then be on another node, so run the commands in a folder that the nodes share.
+Remove the file to begin again. The comments 10 to 12 are new.
 """
 
 import argparse
@@ -32,7 +37,7 @@ def main():
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     # 2. Each rank draws different random numbers. A model with dropout would need this. The first
-    # weights differ, too, until change 7 makes them equal.
+    # weights differ, too, until DDP makes them equal.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
         load_mnist()
@@ -76,8 +81,8 @@ def train(device, rank, world_size):
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     # 10. A snapshot is a file from which a run can resume. Rank 0 reads it and sends it to all
-    # ranks, so the other nodes need no copy of it. On the other ranks, the broadcast replaces the
-    # None in the list.
+    # ranks, so all ranks resume after the same epoch. On the other ranks, the broadcast replaces
+    # the None in the list.
     first_epoch = 0
     found = [None]
     if rank == 0 and os.path.exists("snapshot.pt"):
@@ -115,7 +120,7 @@ def train(device, rank, world_size):
                 correct += (model(x).argmax(dim=1) == y).sum()
         dist.all_reduce(correct)  # 6b. Each rank receives the sum of all counts.
         if rank == 0:  # 9. One rank prints and saves.
-            print(f"epoch {epoch}: {correct} of {len(test_set)} test images correct")
+            print(f"epoch {epoch + 1}: {correct} of {len(test_set)} test images correct")
             # 12. The snapshot holds what the next epoch needs.
             snapshot = {
                 "model": model.state_dict(),
@@ -131,16 +136,8 @@ def train(device, rank, world_size):
 def load_mnist():
     """Return the training set and the test set. They are downloaded if they are not there."""
     root = os.getenv("MNIST_ROOT", "data")
-    try:
-        train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
-        test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
-    except Exception as error:  # There is no network, or a file is damaged.
-        reason = str(error).partition("\n")[0]  # the first line
-        raise SystemExit(
-            f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
-            "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
-            "python tools/draw_digits.py data/drawn; export MNIST_ROOT=data/drawn"
-        ) from None
+    train_set = datasets.MNIST(root, download=True, transform=transforms.ToTensor())
+    test_set = datasets.MNIST(root, train=False, transform=transforms.ToTensor())
     return train_set, test_set
 
 

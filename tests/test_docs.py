@@ -27,6 +27,7 @@ from conftest import ROOT, STAGES, free_port
 EXAMPLES = ROOT / "docs/examples"
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
 PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NUMBER = re.compile(r"# \d+[a-z]?\. ")
 MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -122,9 +123,14 @@ def file_of(page, path):
 
 
 def difference(before, after):
-    """What a page quotes: the lines that differ, a line around them, and "..." between places."""
-    sources = [path.read_text().partition('"""\n\n')[2].splitlines() for path in (before, after)]
-    lines = [line.rstrip() for line in difflib.unified_diff(*sources, n=1, lineterm="")][3:]
+    """What a page quotes: the lines that differ, a line around them, and "..." between places.
+
+    A comment that differs only in the number of a change is the same.
+    """
+    old, new = (path.read_text().partition('"""\n\n')[2].splitlines() for path in (before, after))
+    numbered = {NUMBER.sub("# ", line): line for line in new}
+    old = [numbered.get(NUMBER.sub("# ", line), line) for line in old]
+    lines = [line.rstrip() for line in difflib.unified_diff(old, new, n=1, lineterm="")][3:]
     return "".join(" ...\n" if line.startswith("@@") else f"{line}\n" for line in lines)
 
 

@@ -1,6 +1,7 @@
 """The five minimal.py: equal counts in neighbouring stages, and a run that resumes."""
 
 import functools
+import importlib
 import os
 import re
 import signal
@@ -9,7 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import STAGES, TEST_IMAGES, Reader, ranks_of, wait_for
+from torch.nn.parallel import DistributedDataParallel
 from torchvision import datasets
+
+from benchmarks.common import on_ranks
 
 COUNT = re.compile(r"epoch (\d): (\d+) of (\d+) test images correct")
 # DistributedSampler and DataLoader(shuffle=True) shuffle with other random numbers. To compare the
@@ -83,7 +87,7 @@ def counts(result):
 def test_neighbours_train_the_same_weights(trained_with, one, other, ranks):
     """nn.DataParallel without GPUs is the plain script, and so is DDP on one rank."""
     ours, theirs = trained_with(one, ranks), trained_with(other, ranks)
-    assert ours[0] == theirs[0] and list(ours[0]) == [0, 1]
+    assert ours[0] == theirs[0] and list(ours[0]) == [1, 2]
     assert ours[1].keys() == theirs[1].keys(), "no module. in front of the names"
     assert all(torch.equal(tensor, theirs[1][name]) for name, tensor in ours[1].items())
 
@@ -100,7 +104,7 @@ def test_each_test_image_is_counted_once(trained_with, small_data, stage, ranks)
     test_set = datasets.MNIST(small_data, train=False)
     images = test_set.data.unsqueeze(1).float() / 255
     right = (model(images).argmax(1) == test_set.targets).sum().item()
-    assert found[1] == right, "what is counted is what is saved"
+    assert found[2] == right, "what is counted is what is saved"
 
 
 def test_killed_in_its_second_epoch_and_started_again_it_ends_the_same(trained_with, reader):
@@ -111,25 +115,79 @@ def test_killed_in_its_second_epoch_and_started_again_it_ends_the_same(trained_w
     assert reader.finish(process).code == 1
     resumed = reader.run(command("05_multinode"))
     assert resumed.code == 0 and "1 of 2 epochs are done" in resumed.out, resumed
-    assert counts(resumed) == {1: trained_with("05_multinode")[0][1]}
+    assert counts(resumed) == {2: trained_with("05_multinode")[0][2]}
 
 
-@pytest.mark.parametrize("stage", STAGES[3:])
-def test_on_gpus_the_group_gets_a_device_with_an_index(called, monkeypatch, stage):
-    """Without one NCCL's barrier guesses the device, and warns."""
+@pytest.mark.parametrize("stage", STAGES[2:])
+def test_on_gpus_a_rank_has_a_device_with_an_index_and_a_seed(called, monkeypatch, stage):
+    """Without an index NCCL's barrier guesses the device, and warns."""
     seen = {}
 
     def join(backend, **options):
-        seen.update(options, backend=backend, seed=torch.initial_seed())
+        seen["joined"] = (backend, options["device_id"], torch.initial_seed())
         raise InterruptedError("seen enough")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: seen.update(own=device))
     monkeypatch.setattr(dist, "init_process_group", join)
-    for name, value in {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
-        monkeypatch.setenv(name, value)
     with pytest.raises(InterruptedError):
-        called(f"{stage}/minimal.py")
+        if stage == STAGES[2]:
+            module = importlib.import_module(f"{stage}.minimal")
+            module.worker(3, 4, "nccl", "file:///nowhere")
+        else:
+            for name, value in {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}.items():
+                monkeypatch.setenv(name, value)
+            called(f"{stage}/minimal.py")
     own = torch.device("cuda", 1)
-    assert seen == {"backend": "nccl", "own": own, "device_id": own, "seed": 3}
+    assert seen == {"own": own, "joined": ("nccl", own, 3)}
+
+
+def seeds_of_stage_5(data, folder):
+    """On a rank: train with stage 5 -> the seeds that it sets, one after the other."""
+    os.chdir(folder)
+    os.environ["MNIST_ROOT"] = data
+    module = importlib.import_module("05_multinode.minimal")
+    seeds = []
+    torch.manual_seed = seeds.append
+    module.train(torch.device("cpu"), dist.get_rank(), dist.get_world_size())
+    return seeds
+
+
+def test_each_epoch_of_each_rank_has_a_seed_of_its_own(small_data, tmp_path):
+    found = on_ranks(2, seeds_of_stage_5, str(small_data), str(tmp_path))
+    assert found == [[0, 2], [1, 3]]
+
+
+def precisions(data, folder):
+    """On a rank: train with amp.py -> the types of outputs and gradients, and if it scales."""
+    os.chdir(folder)
+    os.environ["MNIST_ROOT"] = data
+    module = importlib.import_module("03_ddp_spawn.amp")
+    outputs = set()
+    gradients = set()
+    scalers = []
+    original = torch.amp.GradScaler
+
+    def make_scaler(*arguments, **options):
+        scalers.append(original(*arguments, **options))
+        return scalers[-1]
+
+    def wrap(model):
+        ddp_model = DistributedDataParallel(model)
+        ddp_model.register_forward_hook(lambda _, inputs, output: outputs.add(str(output.dtype)))
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: gradients.add(str(gradient.dtype)))
+        return ddp_model
+
+    torch.amp.GradScaler = make_scaler
+    module.DistributedDataParallel = wrap
+    module.train(torch.device("cpu"), dist.get_rank(), dist.get_world_size())
+    return sorted(outputs), sorted(gradients), [scaler.is_enabled() for scaler in scalers]
+
+
+def test_mixed_precision_computes_in_16_bits_and_keeps_32(small_data, tmp_path):
+    (found,) = on_ranks(1, precisions, str(small_data), str(tmp_path))
+    assert found == (["torch.bfloat16"], ["torch.float32"], [False])
+    weights = torch.load(tmp_path / "minimal.pt", weights_only=True)
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}

@@ -3,7 +3,6 @@
 import importlib
 import re
 import statistics
-import subprocess
 
 import pytest
 from conftest import ROOT, STAGES, anchor, fenced, files
@@ -80,25 +79,6 @@ def test_the_tables_are_those_of_the_committed_records():
 def test_the_output_on_a_stages_page_is_that_of_its_record(stage):
     """Of the repeats, the run that is nearest to the median."""
     assert shows(f"{stage}/README.md", run_all.printed(run_all.nearest(stage)))
-
-
-@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
-def test_the_table_of_stages_counts_the_lines_that_change(page):
-    rows = re.findall(r"^\| \[`0.*", read(page), re.MULTILINE)
-    assert len(rows) == len(STAGES)
-    for before, after, row in zip(STAGES, STAGES[1:], rows[1:]):
-        assert f"`{after}`" in row
-        count = re.search(r"[(（](\d+) (changed lines|行改动)[)）]", row)[1]
-        assert int(count) == changed_lines(before, after), after
-
-
-def changed_lines(before, after):
-    """How many lines of minimal.py git counts as added or removed between two stages."""
-    scripts = [f"{stage}/minimal.py" for stage in (before, after)]
-    command = ["git", "diff", "--no-index", "--diff-algorithm=myers", "--numstat", *scripts]
-    counted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    added, removed, _ = counted.split("\t")
-    return int(added) + int(removed)
 
 
 def test_all_figures_are_of_one_machine_and_one_torch():
