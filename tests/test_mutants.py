@@ -57,11 +57,16 @@ def mutants() -> list[Mutant]:
     return found
 
 
+def code_of(line: str) -> str:
+    """A line without its comment, so that a better comment changes no mutant."""
+    return line.partition("  # ")[0].strip()
+
+
 def apply(mutant: Mutant, root: Path) -> None:
     """Replace the line in the copy of the repository. Raises ValueError unless it is there once."""
     path = root / mutant.file
     lines = path.read_text().splitlines()
-    places = [place for place, line in enumerate(lines) if line.strip() == mutant.old]
+    places = [place for place, line in enumerate(lines) if code_of(line) == mutant.old]
     if len(places) != 1:
         raise ValueError(f"{mutant.file} has {len(places)} lines {mutant.old!r}")
     line = lines[places[0]]
