@@ -46,18 +46,24 @@ from tools import draw_digits, pictures, processes
 
 ROOT = Path(__file__).resolve().parent
 DRAWN = Path("data", "drawn")  # the folder of synthetic digits, if MNIST cannot be downloaded
+# How a shell tells the stages to use these digits: PowerShell, or any other.
+if os.name == "nt":
+    USE_DRAWN = f'$env:MNIST_ROOT = "{DRAWN}"'
+else:
+    USE_DRAWN = f"export MNIST_ROOT={DRAWN}"
 
 
 def main():
     args = parse()
     found = []
     failed = []
+    drawn = False
     try:
         if args.files:
             for path in args.files:
                 found += records.read(path)
         else:
-            found, failed = run_all(args)
+            found, failed, drawn = run_all(args)
         chosen = [record for record in found if record["stage"][:2] in args.only]
         rows = records.rows_of(chosen, args.repeat)
         if args.together:
@@ -70,6 +76,8 @@ def main():
             print(f"failed: {name}, see above")
         if rows and args.picture:
             draw(rows, args.picture)
+        if drawn:
+            print(f"\nMNIST could not be downloaded. Before other commands, type: {USE_DRAWN}")
     except (OSError, RuntimeError, ValueError) as error:  # no port, no room, no GPU, a bad record
         fail(error)
     return 1 if failed else 0
@@ -84,7 +92,7 @@ def parse():
     numbers = [stage[:2] for stage in STAGES]
     add("files", nargs="*", type=Path, metavar="FILE", help="records to read instead of a run")
     add("--only", nargs="+", choices=numbers, default=numbers, help="some of the stages")
-    add("--repeat", type=int, help="runs of each stage, in turns (1); of a FILE the last (all)")
+    add("--repeat", type=int, help="runs of each stage, interleaved (1); of a FILE the last (all)")
     add("--world-size", type=int, help="devices of stages 2 to 5 (every GPU; 2 on a CPU)")
     add("--device", choices=("cpu", "cuda"), default="cuda" if gpus else "cpu")
     add("--data", type=Path, help="MNIST's folder ($MNIST_ROOT, else data)")
@@ -121,7 +129,10 @@ def fail(message):
 
 
 def run_all(args):
-    """Run all jobs in turns, --repeat times -> their records, and the names of failed jobs."""
+    """Run all jobs, --repeat times, interleaved.
+
+    Return their records, the names of the jobs that failed, and whether digits were drawn.
+    """
     args.record.parent.mkdir(parents=True, exist_ok=True)
     args.record.open("a").close()  # raises an error now, not after the first stage
     root = find_data(args.data)
@@ -141,7 +152,7 @@ def run_all(args):
             with open(args.record, "a", encoding="utf-8") as file:
                 file.write(line)
             found.append(records.record_of(line, args.record))
-    return found, failed
+    return found, failed, root == DRAWN
 
 
 def plan(args, root):
