@@ -28,8 +28,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from tabulate import tabulate
 from torch import Tensor
-from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import DataLoader
 
 
 class DataParallel:
@@ -251,41 +249,12 @@ def train_on_threads(count: int, flags: list[str]) -> None:
         devices = [torch.device("cpu")] * count
     if len(devices) < 2:
         sys.exit(f"{len(devices)} device(s): at least 2 are needed to split a batch")
-    first = devices[0]
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
 
-    train_set, test_set = train.load_mnist(args.data)
-    loader = DataLoader(
-        train_set,
-        batch_size=args.batch_size,
-        shuffle=True,
-        num_workers=args.workers,
-        persistent_workers=args.workers > 0,
-        pin_memory=first.type == "cuda",
-    )
-    test_loader = DataLoader(test_set, batch_size=500)
+    def wrap(model):
+        return DataParallel(model, devices)
 
-    model = train.make_model().to(first, memory_format=torch.channels_last)
-    dp_model = DataParallel(model, devices)
-    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
-    steps = args.epochs * len(loader)
-    schedule = OneCycleLR(optimizer, args.lr, steps, anneal_strategy="linear", cycle_momentum=False)
-
-    print(f"{train.STAGE}: one process, {len(devices)} {first.type} devices")
-    history = []
-    for epoch in range(args.epochs):
-        loss, phases = train.train_epoch(dp_model, loader, optimizer, schedule, first)
-        correct = train.evaluate(model, test_loader, first)
-        history.append({"loss": loss, "test": [correct, len(test_set)], "phases": [phases]})
-        seconds = sum(phases.values())
-        print(
-            f"epoch {epoch + 1}/{args.epochs}: {seconds:.2f} s, "
-            f"{len(train_set) / seconds:,.0f} images/s, "
-            f"loss {loss:.4f}, accuracy {correct / len(test_set):.2%}"
-        )
-    train.write_record(args, history, len(train_set), len(devices))
-    torch.save({"model": model.state_dict()}, args.checkpoint)
+    train.download_mnist(args.data)
+    train.train(args, devices[0], len(devices), wrap)
 
 
 def main() -> None:

@@ -33,10 +33,11 @@ def main():
     device = torch.device(args.device)
     devices = torch.cuda.device_count() if args.device == "cuda" else 1
     download_mnist(args.data)
-    train(args, device, devices)
+    # from_scratch.py calls train with a DataParallel of its own.
+    train(args, device, devices, DataParallel)
 
 
-def train(args, device, devices):
+def train(args, device, devices, wrap):
     # The seed decides the first weights and the order of the images.
     torch.manual_seed(args.seed)
     # By default there is one CPU thread. Without GPUs one core then stands in for one device.
@@ -48,7 +49,7 @@ def train(args, device, devices):
     model = make_model().to(device, memory_format=torch.channels_last)
     # Only training calls the wrapper. The bare model is optimized, evaluated and saved. With one
     # device there is nothing to split, so there is no wrapper.
-    dp_model = DataParallel(model) if devices > 1 else model
+    dp_model = wrap(model) if devices > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
     # The learning rate rises to args.lr in the first 30 % of the steps, then falls to almost 0.
     steps = args.epochs * len(loader)
@@ -60,7 +61,7 @@ def train(args, device, devices):
         cycle_momentum=False,  # The momentum stays the same.
     )
 
-    print(f"{STAGE}: one process on {devices} {device.type} device(s), {args.threads} thread(s)")
+    print(f"{STAGE}: one process, {devices} {device.type} device(s), {args.threads} thread(s) each")
     images = len(loader.dataset)
     history = []
     for epoch in range(args.epochs):

@@ -19,6 +19,7 @@ def test_threads_train_with_the_flags_and_the_record_of_their_stage(reader):
     assert record | facts == record
     first, second = record["history"]
     assert second["loss"] < first["loss"] and second["test"][1] == TEST_IMAGES
+    assert len(second["phases"]) == len(second["cpu"]) == 1  # There is one process.
     assert (reader.folder / "checkpoints/02_dp-threads.pt").is_file()
 
 

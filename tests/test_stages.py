@@ -295,15 +295,12 @@ def test_a_rank_loads_joins_waits_and_trains(called, monkeypatch, stage, local_r
 
 
 @pytest.mark.parametrize(("devices", "wrappers"), [(1, 0), (2, 1)])
-def test_two_devices_are_wrapped_in_dataparallel(
-    reader, monkeypatch, little_data, devices, wrappers
-):
+def test_two_devices_are_wrapped(reader, monkeypatch, little_data, devices, wrappers):
     stage2, wrapped = importlib.import_module("02_dp.train"), []
     flags = ["train.py", "-e", "1", "--device", "cpu", "--data", str(little_data)]
     monkeypatch.setattr("sys.argv", flags)
-    monkeypatch.setattr(stage2, "DataParallel", lambda model: wrapped.append(model) or model)
     monkeypatch.chdir(reader.folder)
-    stage2.train(stage2.parse_args(), CPU, devices)
+    stage2.train(stage2.parse_args(), CPU, devices, lambda model: wrapped.append(model) or model)
     (record,) = (reader.folder / "timings").glob("*.jsonl")
     assert len(wrapped) == wrappers
     assert json.loads(record.read_text())["world_size"] == devices
