@@ -23,6 +23,8 @@ KIND = ("stage", "world_size", "hosts", "backend")
 # A run that got less of the processor time that it asked for was disturbed, by other programs or by
 # itself. An idle machine gives all but one or two percent.
 LEAST_SHARE = 0.95
+# Several threads of one process also wait for each other. Two threads on an idle machine got 89 %.
+LEAST_SHARE_OF_THREADS = 0.8
 # What a stage does not write because it has no such flag.
 DEFAULTS = {"amp": "off", "sync_batchnorm": False, "backend": None}
 # Okabe and Ito's colours, which the colour-blind can tell apart.
@@ -127,20 +129,30 @@ def processor_share(record: Record) -> float:
     """
     if record["device"] != "cpu" or record["workers"] > 0:
         return 1.0
+    threads = threads_of(record)
     smallest = 1.0
     for epoch in counted(record):
         if "cpu" not in epoch:  # A record of an older version of the stages.
             continue
         for phases, cpu_seconds in zip(epoch["phases"], epoch["cpu"]):
             asked = sum(phases.values()) - phases.get("exposed", 0.0)
+            # Forward and backward are the phases in which all threads compute.
+            asked += (threads - 1) * (phases["forward"] + phases["backward"])
             smallest = min(smallest, cpu_seconds / asked)
     return smallest
+
+
+def threads_of(record: Record) -> int:
+    """How many threads stand in for devices in each process of a run? 1, except in stage 2."""
+    processes = len(record["history"][0]["phases"])
+    return record["world_size"] // processes
 
 
 def disturbed(row: Row) -> float | None:
     """The share of the processor that a rank of the row got, if a run was disturbed; else None."""
     share = min(processor_share(record) for record in row)
-    return share if share < LEAST_SHARE else None
+    least = LEAST_SHARE if threads_of(row[0]) == 1 else LEAST_SHARE_OF_THREADS
+    return share if share < least else None
 
 
 def figures(row: Row) -> dict[str, list[float]]:

@@ -114,6 +114,17 @@ def test_a_run_that_other_programs_disturbed_gets_no_ratio():
     assert "1.50" in table_of(record(), with_share(DDP, 0.99))
 
 
+def test_a_disturbed_run_on_threads_gets_no_ratio():
+    """Each of two threads asks for the whole time of forward and backward."""
+    run = record("02_dp-threads", faster=1.5) | {"world_size": 2}
+    phases = run["history"][1]["phases"][0]
+    both = (sum(phases.values()) + phases["forward"] + phases["backward"]) / sum(phases.values())
+    quiet = with_share(run, 0.9 * both)
+    assert records.processor_share(quiet) == pytest.approx(0.9)
+    assert records.disturbed([quiet]) is None
+    assert records.disturbed([with_share(run, 0.7 * both)]) == pytest.approx(0.7)
+
+
 @pytest.mark.parametrize("only", [("03",), ("03", "04"), ("01", "03"), ("01", "03", "04")])
 def test_each_ratio_is_to_the_row_that_the_table_names(only):
     """In whatever subset of the stages: mixed precision never is its own base."""
