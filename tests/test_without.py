@@ -7,12 +7,12 @@ import os
 import signal
 
 import pytest
-from conftest import ROOT, anchor, ranks_of, wait_for
+from conftest import ranks_of, wait_for
 
 script = importlib.import_module("04_ddp_torchrun.without")
 
 SCRIPT = "04_ddp_torchrun/without.py"
-TOP = [number for number in script.CHANGES if number.isdigit()]  # the others are parts of these
+TOP = [number for number in script.TITLES if number.isdigit()]  # the others are parts of these
 
 
 def functions(text):
@@ -22,13 +22,13 @@ def functions(text):
     return {function.name: ast.unparse(function) for function in found}
 
 
-@pytest.mark.parametrize("number", script.CHANGES)
+@pytest.mark.parametrize("number", script.TITLES)
 def test_only_lines_with_the_number_change(number):
     complete = script.PARALLEL.read_text().splitlines()
     plain = script.PLAIN.read_text().splitlines()
     text = script.without(number)
     compile(text, "minimal.py", "exec")
-    dropped = tuple(filter(None, (number, script.CHANGES[number].also)))
+    dropped = (number, script.ALSO.get(number, number))
     carried = script.numbers_of(complete)
     matcher = difflib.SequenceMatcher(None, complete, text.splitlines(), autojunk=False)
     changes = [codes for codes in matcher.get_opcodes() if codes[0] != "equal"]
@@ -53,62 +53,57 @@ def test_without_all_changes_it_is_stage_1():
 
 def test_each_number_of_the_script_is_there():
     carried = set(script.numbers_of(script.PARALLEL.read_text().splitlines()))
-    assert carried - {""} <= script.CHANGES.keys()
+    assert carried - {""} <= script.TITLES.keys()
+    assert script.REASONS.keys() == script.TITLES.keys()
 
 
-@pytest.mark.parametrize("number", script.CHANGES)
-def test_the_page_is_there(number):
-    path, _, heading = script.CHANGES[number].page.partition("#")
-    lines = (ROOT / path).read_text().splitlines()
-    headings = [anchor(line.lstrip("# ")) for line in lines if line.startswith("#")]
-    assert not heading or heading in headings
-
-
-def test_an_unknown_number_gives_one_line(called):
+def test_an_unknown_number_is_refused(called):
     result = called(SCRIPT, "12")
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("there is no change 12: choose one of 1, 1b, 2, ")
-    assert result.err.count("\n") == 1
+    assert (result.code, result.out) == (2, "") and "6a" in result.err
     assert called(SCRIPT).code == 2
 
 
-def test_list_and_show(called):
-    listed = called(SCRIPT, "--list").out.splitlines()
-    assert [line.split()[0] for line in listed] == list(script.CHANGES)
-    shown = called(SCRIPT, "--show 6b").out.splitlines()
-    assert len(shown) == 2 and "dist.all_reduce(correct)" in shown[1]
+def test_what_a_row_says(tmp_path):
+    facts = {"steps": 80, "samples": 240}
+    printed = ["epoch 1: 8 of 10 test images correct"]
+    complete = script.Run(printed, 0, "", facts, [], tmp_path)
+
+    def row(**differing):
+        return script.compare(complete, complete._replace(**differing))
+
+    def count(correct):
+        return [f"epoch 1: {correct} of 10 test images correct"]
+
+    assert row()[1] == "nobody"
+    assert row(code=None)[1] == "a hang"
+    assert row(code=1, error="KeyError")[1] == "an error"
+    assert row(printed=printed * 2)[1] == "who reads the output"
+    assert row(printed=count(16))[1] == row(printed=count(4))[1] == "the printed count"
+    assert "other" in row(printed=count(9))[0]
+    assert "80 steps of 480 images" in row(facts={"steps": 80, "samples": 480})[0]
+    assert "same-order" in row(findings=[{"key": "same-order"}])[1]
 
 
-def test_who_notices():
-    counted = "test images in the printed count"
-    complete = script.Run(["epoch 0: 9 of 10"], 0, "", {counted: "10"}, [])
-    assert script.who_notices(complete, complete) == "nobody"
-    hang = complete._replace(code=None)
-    assert script.who_notices(complete, hang) == "a hang"
-    assert "hangs" in script.what_one_sees(script.CHANGES["3"], complete, hang)
-    assert script.who_notices(complete, complete._replace(code=1)) == "an error"
-    half = complete._replace(numbers={counted: "5"})
-    assert script.who_notices(complete, half) == "the printed count"
-    twice = complete._replace(printed=complete.printed * 2)
-    assert script.who_notices(complete, twice) == "who reads the output"
-    found = complete._replace(findings=["WRONG [same-order] minimal.py:60"])
-    assert script.who_notices(complete, found) == "only the doctor"
+def test_the_first_images_are_copied(tmp_path, small_data):
+    raw = small_data / "MNIST" / "raw"
+    script.copy_first(5, raw / "t10k-labels-idx1-ubyte", tmp_path, header=8, size=1)
+    content = (tmp_path / "t10k-labels-idx1-ubyte").read_bytes()
+    assert content[:8] == bytes([0, 0, 8, 1, 0, 0, 0, 5])
+    assert content[8:] == (raw / "t10k-labels-idx1-ubyte").read_bytes()[8:13]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "number, row",
     [
-        ("3", ["error", "Default process group has not been initialized", "exit code 1"]),
-        ("6b", ["test images in the printed count are 152 instead of 303", "part-of-evaluation"]),
-        (
-            "8",
-            ["first images of rank 0 in the two epochs are [", "same-order", "prints other counts"],
-        ),
+        ("3", ["Default process group has not been initialized", "exit code 1"]),
+        ("4", ["prints the same", "file-race"]),
+        ("6a", ["evaluation-repeated"]),
+        ("8", ["same-order"]),
     ],
 )
 def test_a_run_gives_what_its_row_says(reader, number, row):
-    result = reader.run(f"python {SCRIPT} {number} --seeds 1", timeout=280)
+    result = reader.run(f"python {SCRIPT} {number}", timeout=280)
     assert result.code == 0, result
     printed = " ".join(result.out.split())
     for words in row:
@@ -117,7 +112,7 @@ def test_a_run_gives_what_its_row_says(reader, number, row):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_all_ranks(reader):
-    process = reader.start(f"python {SCRIPT} 8 --seeds 1")
+    process = reader.start(f"python {SCRIPT} 8")
     wait_for(lambda: len(ranks_of(process, "without.py")) == 4)  # the doctor, torchrun, two ranks
     os.kill(process.pid, signal.SIGINT)
     result = reader.finish(process)  # It fails if a process is left behind.
