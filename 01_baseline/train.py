@@ -255,7 +255,7 @@ def write_record(args, history, images):
         if not isinstance(value, Path):  # The record can be published, so it has no paths.
             run[name] = value
     run["world_size"] = 1
-    run["hosts"] = 1
+    run["hosts"] = 1  # This stage runs on one machine.
     run["images"] = images
     # tools/draw_digits.py puts this file next to the synthetic digits that it makes.
     synthetic = (args.data / "NOT_MNIST.txt").exists()

@@ -114,9 +114,9 @@ def train(args, device):
         loss, measured = train_epoch(
             ddp_model, loader, optimizer, schedule, scaler, device, args.amp
         )
-        # BatchNorm's running mean and variance are buffers of the model. They differ between ranks
-        # after the last step. All ranks take those of rank 0, so that they evaluate the model that
-        # rank 0 saves.
+        # BatchNorm's running mean and variance are buffers of the model. In each forward pass DDP
+        # copies those of rank 0, and then each rank updates its own. So after the last step they
+        # differ. All ranks take those of rank 0, to evaluate the model that rank 0 saves.
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
         correct, total = evaluate(model, test_loader, device)
@@ -130,8 +130,7 @@ def train(args, device):
             )
     if rank == 0:  # One rank writes the files.
         write_record(args, history, images, world_size)
-        parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
-        torch.save(parts, args.checkpoint)
+        torch.save({"model": model.state_dict()}, args.checkpoint)
 
 
 def make_loaders(args, device):
@@ -346,7 +345,7 @@ def write_record(args, history, images, world_size):
         if not isinstance(value, Path):  # The record can be published, so it has no paths.
             run[name] = value
     run["world_size"] = world_size
-    run["hosts"] = 1
+    run["hosts"] = 1  # This stage runs on one machine.
     run["images"] = images
     # tools/draw_digits.py puts this file next to the synthetic digits that it makes.
     synthetic = (args.data / "NOT_MNIST.txt").exists()

@@ -30,16 +30,18 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device)  # Calls that name no GPU use this one, too.
     # 2. Each rank draws different random numbers. A model with dropout would need this. The first
     # weights differ, too, until DDP makes them equal.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
         load_mnist()
     # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
-    # gloo between CPUs. NCCL must know which GPU belongs to this rank (device_id).
+    # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id). The
+    # ranks find each other by an address, which is also a variable of torchrun.
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
-    # 4b. Each rank waits here for all others. After this line the data is on every node.
+    # 4b. Each rank waits here for all others, which the line above does not promise. After this
+    # line the data is on every node.
     dist.barrier()
 
     train(device, rank, world_size)
@@ -48,10 +50,11 @@ def main():
 
 def train(device, rank, world_size):
     train_set, test_set = load_mnist()
-    # 5a. This is the batch of one rank. All ranks together still take 240 images per step.
+    # 5a. This is the batch of one rank. All ranks together still take 240 images per step (or a few
+    # less, if 240 is not divisible by the number of ranks).
     batch_size = 240 // world_size
     # 5b. Each rank trains on its own part of the images. The sampler asks the group for the rank
-    # and the world size, and it shuffles.
+    # and the world size. It shuffles with the same seed on all ranks, so the parts do not overlap.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
@@ -70,8 +73,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
-    # test calls the model itself, because the wrapper can make a rank wait for the other ranks,
-    # and in the test the ranks may have different numbers of batches.
+    # test calls the model itself. In a forward pass the wrapper may wait for the other ranks (it
+    # sends buffers, such as those of BatchNorm), and in a test ranks can have fewer batches.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
@@ -95,7 +98,7 @@ def train(device, rank, world_size):
                 y = y.to(device)
                 correct += (model(x).argmax(dim=1) == y).sum()
         dist.all_reduce(correct)  # 6b. Each rank receives the sum of all counts.
-        if rank == 0:  # 9. One rank prints and saves.
+        if rank == 0:  # 9. All ranks have the same weights, so one of them saves.
             print(f"epoch {epoch + 1}: {correct} of {len(test_set)} test images correct")
             torch.save(model.state_dict(), "minimal.pt")
 

@@ -5,11 +5,13 @@ torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0
 
 Run this command in two terminals: each of them stands in for a node. The ranks of both terminals
 take the first GPU, so add --backend gloo on a machine with GPUs. On two machines, write the name of
-the first machine instead of 127.0.0.1.
+the first machine instead of 127.0.0.1, and the number of GPUs after --nproc-per-node. The address
+with a free port is where the nodes meet, which is called rendezvous (rdzv). If the nodes share a
+folder for the data, run stage 1 once before.
 
-After a failure run the same commands again: the training resumes from snapshot.pt. On several
-machines rank 0 may then be on another node, so run the commands in a folder that the nodes share.
-Remove the file to begin again. The comments 10 to 12 are new.
+If one node fails, the other one ends, too. Then run the same commands again: the training resumes
+from snapshot.pt. On several machines rank 0 may then be on another node, so run the commands in a
+folder that the nodes share. Remove the file to begin again. The comments 10 to 12 are new.
 """
 
 import argparse
@@ -35,16 +37,18 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device)  # Calls that name no GPU use this one, too.
     # 2. Each rank draws different random numbers. A model with dropout would need this. The first
     # weights differ, too, until DDP makes them equal.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
         load_mnist()
     # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
-    # gloo between CPUs. NCCL must know which GPU belongs to this rank (device_id).
+    # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id). The
+    # ranks find each other by an address, which is also a variable of torchrun.
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
-    # 4b. Each rank waits here for all others. After this line the data is on every node.
+    # 4b. Each rank waits here for all others, which the line above does not promise. After this
+    # line the data is on every node.
     dist.barrier()
 
     train(device, rank, world_size)
@@ -53,10 +57,11 @@ def main():
 
 def train(device, rank, world_size):
     train_set, test_set = load_mnist()
-    # 5a. This is the batch of one rank. All ranks together still take 240 images per step.
+    # 5a. This is the batch of one rank. All ranks together still take 240 images per step (or a few
+    # less, if 240 is not divisible by the number of ranks).
     batch_size = 240 // world_size
     # 5b. Each rank trains on its own part of the images. The sampler asks the group for the rank
-    # and the world size, and it shuffles.
+    # and the world size. It shuffles with the same seed on all ranks, so the parts do not overlap.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
@@ -75,8 +80,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
-    # test calls the model itself, because the wrapper can make a rank wait for the other ranks,
-    # and in the test the ranks may have different numbers of batches.
+    # test calls the model itself. In a forward pass the wrapper may wait for the other ranks (it
+    # sends buffers, such as those of BatchNorm), and in a test ranks can have fewer batches.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
@@ -86,7 +91,8 @@ def train(device, rank, world_size):
     first_epoch = 0
     found = [None]
     if rank == 0 and os.path.exists("snapshot.pt"):
-        found = [torch.load("snapshot.pt", map_location="cpu")]  # not onto the GPU of rank 0
+        # Without map_location all ranks would receive tensors on the GPU of rank 0.
+        found = [torch.load("snapshot.pt", map_location="cpu")]
     dist.broadcast_object_list(found, src=0)
     snapshot = found[0]
     if snapshot is not None:
@@ -97,8 +103,8 @@ def train(device, rank, world_size):
         print(f"snapshot.pt: {first_epoch} of 2 epochs are done")
 
     for epoch in range(first_epoch, 2):
-        # 11. Each rank has a seed of its own for each epoch. So an epoch draws the same random
-        # numbers, whether or not the run was stopped before it.
+        # 11. Each rank has a seed of its own for each epoch, in place of the one of change 2. So an
+        # epoch draws the same random numbers, whether or not the run was stopped before it.
         torch.manual_seed(epoch * world_size + rank)
         sampler.set_epoch(epoch)  # 8. Without this line every epoch has the order of the first.
         model.train()
@@ -119,7 +125,7 @@ def train(device, rank, world_size):
                 y = y.to(device)
                 correct += (model(x).argmax(dim=1) == y).sum()
         dist.all_reduce(correct)  # 6b. Each rank receives the sum of all counts.
-        if rank == 0:  # 9. One rank prints and saves.
+        if rank == 0:  # 9. All ranks have the same weights, so one of them saves.
             print(f"epoch {epoch + 1}: {correct} of {len(test_set)} test images correct")
             # 12. The snapshot holds what the next epoch needs.
             snapshot = {

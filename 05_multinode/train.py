@@ -123,9 +123,9 @@ def train(args, device):
         loss, measured = train_epoch(
             ddp_model, loader, optimizer, schedule, scaler, device, args.amp
         )
-        # BatchNorm's running mean and variance are buffers of the model. They differ between ranks
-        # after the last step. All ranks take those of rank 0, so that they evaluate the model that
-        # rank 0 saves.
+        # BatchNorm's running mean and variance are buffers of the model. In each forward pass DDP
+        # copies those of rank 0, and then each rank updates its own. So after the last step they
+        # differ. All ranks take those of rank 0, to evaluate the model that rank 0 saves.
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
         correct, total = evaluate(model, test_loader, device)
@@ -141,8 +141,7 @@ def train(args, device):
                 save_snapshot(args.snapshot, settings, history, state)
     if rank == 0:  # One rank writes the files.
         write_record(args, history, images, world_size, nodes)
-        parts = {"model": model.state_dict(), "scaler": scaler.state_dict()}
-        torch.save(parts, args.checkpoint)
+        torch.save({"model": model.state_dict()}, args.checkpoint)
 
 
 def check_settings(settings):
@@ -172,7 +171,8 @@ def load_snapshot(path):
     found = [None]
     if dist.get_rank() == 0 and path is not None and path.exists():
         try:
-            found[0] = torch.load(path, map_location="cpu")  # not onto the GPU of rank 0
+            # Without map_location all ranks would receive tensors on the GPU of rank 0.
+            found[0] = torch.load(path, map_location="cpu")
         except Exception as error:  # PyTorch's message does not name the file.
             reason = type(error).__name__
             raise SystemExit(f"{path} is damaged ({reason}): remove it, or copy it back") from None
