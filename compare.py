@@ -239,6 +239,7 @@ def run(commands):
         flags = ["--record", str(file), "--checkpoint", str(Path(temp, "model.pt"))]
         # Nothing that a stage leaves in TMPDIR stays. Scripts need the path of their own folder.
         env = {"TMPDIR": temp, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": ""}
+        env |= processes.KEEP_MEMORY
         mark = processes.new_mark()
         try:
             running = []

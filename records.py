@@ -13,6 +13,8 @@ from statistics import mean, median, quantiles
 
 from tabulate import tabulate
 
+from tools.processes import KEEP_MEMORY
+
 STAGES = ("01_baseline", "02_dp", "03_ddp_spawn", "04_ddp_torchrun", "05_multinode")
 SETTINGS = ("batch_size", "epochs", "lr", "threads", "workers", "seed")
 WAYS = ("amp", "sync_batchnorm")  # settings that only some stages have
@@ -20,11 +22,15 @@ WAYS = ("amp", "sync_batchnorm")  # settings that only some stages have
 ALIKE = ("images", *SETTINGS, *WAYS, "device", "dataset", "torch", "host", "device_name")
 # The kind of parallelism. Two rows that differ only in this can be compared.
 KIND = ("stage", "world_size", "hosts", "backend")
+SAME = (*ALIKE, *KIND)  # all of them
 # A run that got less of the processor time that it asked for was disturbed, by other programs or by
 # itself. An idle machine gives all but one or two percent.
 LEAST_SHARE = 0.95
 # Several threads of one process also wait for each other. Two threads on an idle machine got 89 %.
 LEAST_SHARE_OF_THREADS = 0.8
+# Two runs whose page faults in a step differ by more than this: the memory of one of them was
+# returned to the system after each step. A run that keeps its memory has close to none.
+MOST_FAULTS_APART = 300
 # What a stage does not write because it has no such flag.
 DEFAULTS = {"amp": "off", "sync_batchnorm": False, "backend": None}
 # Okabe and Ito's colours, which the colour-blind can tell apart.
@@ -140,6 +146,21 @@ def processor_share(record: Record) -> float:
             asked += (threads - 1) * (phases["forward"] + phases["backward"])
             smallest = min(smallest, cpu_seconds / asked)
     return smallest
+
+
+def faults_per_step(row: Row) -> float | None:
+    """The page faults of a step of the rank that has most: the median of the epochs that count.
+
+    None if the records do not have them, or if a run has one epoch only: in the first epoch every
+    run asks for the memory that it then keeps.
+    """
+    found = []
+    for record in row:
+        steps = record["images"] / min(record["batch_size"], record["images"])
+        for epoch in record["history"][1:]:
+            if "faults" in epoch:
+                found.append(max(epoch["faults"]) / steps)
+    return median(found) if found else None
 
 
 def threads_of(record: Record) -> int:
@@ -270,12 +291,16 @@ def candidates(rows: list[Row]) -> list[Row]:
 def base_of(row: Row, rows: list[Row]) -> Row | None:
     """The row that the ratios of this one refer to, or None.
 
-    It is the first of the candidates that has the same settings. A row that was disturbed has no
-    base and is none. A row is its own base only if it is the first one, or if another row with its
-    settings refers to it.
+    It is the first of the candidates that has the same settings. A row with mixed precision refers
+    to the row that differs in nothing else. A row that was disturbed has no base and is none. A row
+    is its own base only if it is the first one, or if another row with its settings refers to it.
     """
     if disturbed(row) is not None:
         return None
+    if in_mixed_precision(row):
+        for base in rows:
+            if disturbed(base) is None and not differences({**row[0], "amp": "off"}, base[0], SAME):
+                return base
     for base in candidates(rows):
         if disturbed(base) is None and not differences(row[0], base[0]):
             others = [other for other in rows if not differences(other[0], base[0])]
@@ -285,11 +310,15 @@ def base_of(row: Row, rows: list[Row]) -> Row | None:
     return None
 
 
+def in_mixed_precision(row: Row) -> bool:
+    return row[0]["amp"] != "off"
+
+
 def speed_table(rows: list[Row]) -> str:
     """A line per row: images per second, ratio to the base, accuracy.
 
     The base of a row has the kind of the first row, and the settings of the row. A row without a
-    base gets no ratio, and a note says why.
+    base gets no ratio, and a note says why. The ratio of a row with mixed precision is marked.
     """
     lines = []
     notes = []
@@ -304,6 +333,10 @@ def speed_table(rows: list[Row]) -> str:
         if base is not None:
             found = ratios(row, base)
             per_device = [median(found) * base[0]["world_size"] / first["world_size"]]
+        ratio = spread(found)
+        if base is not None and in_mixed_precision(row) and not in_mixed_precision(base):
+            ratio += " x fp32"
+            per_device = []
         note = note_on(row, rows, found, per_device)
         number = ""
         if note:
@@ -315,7 +348,7 @@ def speed_table(rows: list[Row]) -> str:
             label(rows, row),
             devices,
             spread(measured["images/s"], "{:,.0f}"),
-            spread(found),
+            ratio,
             spread(per_device, "{:.0%}"),
             spread(measured["accuracy"], "{:.2%}"),
             number,
@@ -344,6 +377,11 @@ def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[floa
         if not differ:
             return f"no ratio to {base}, because other programs disturbed the run of {base}"
         return f"no ratio to {base}, because of other settings: {', '.join(differ)}"
+    apart = faults_apart(row, base_of(row, rows))
+    if apart:
+        return apart
+    if not per_device:
+        return "compared with the same stage without --amp, which computes in fp32"
     if per_device[0] > 1.005 and row[0]["world_size"] == 1:
         return "above 100 % on one device: noise, or a slow start of the first run (try --repeat)"
     if per_device[0] > 1.005:
@@ -351,6 +389,20 @@ def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[floa
     if min(found) < 1 < max(found):
         return "no difference can be seen: some repeats were faster, some slower"
     return ""
+
+
+def faults_apart(row: Row, base: Row) -> str:
+    """A note if one of the two rows returned its memory after each step; else ""."""
+    own = faults_per_step(row)
+    other = faults_per_step(base)
+    if own is None or other is None or abs(own - other) <= MOST_FAULTS_APART:
+        return ""
+    name = name_of(row) if own > other else f"The base {name_of(base)}"
+    return (
+        f"{name} had {max(own, other):,.0f} page faults in a step, and the other row "
+        f"{min(own, other):,.0f}: its memory was returned to the system after each step. Set "
+        f"{' and '.join(KEEP_MEMORY)} to a billion for both runs, as compare.py does"
+    )
 
 
 def phase_table(rows: list[Row]) -> str:

@@ -28,7 +28,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from tools.processes import device_name, exit_on_signals
+from tools.processes import KEEP_MEMORY, device_name, exit_on_signals
 
 stage1 = importlib.import_module("01_baseline.train")
 stage3 = importlib.import_module("03_ddp_spawn.train")
@@ -53,6 +53,7 @@ def on_ranks(world_size: int, function: Callable, *arguments) -> list:
     tensors and plain Python types. If it raises on a rank, this raises
     torch.multiprocessing.ProcessRaisedException.
     """
+    os.environ |= KEEP_MEMORY  # The new processes inherit it.
     with tempfile.TemporaryDirectory() as folder:  # ranks meet, and leave results, in this one
         try:
             mp.spawn(run_rank, (world_size, folder, function, arguments), nprocs=world_size)
@@ -115,7 +116,7 @@ def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
 
 
 def ddp(model: nn.Module, **options) -> DistributedDataParallel:
-    """-> DDP as in the stages: it does not broadcast buffers in every forward."""
+    """-> DDP that broadcasts no buffers in a forward, as in the committed figures."""
     return DistributedDataParallel(model, forward_sync_buffers=False, **options)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 
 import records
+from tools.processes import KEEP_MEMORY
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -153,7 +154,7 @@ def run(command: str, data: Path) -> tuple[int, str]:
     done = subprocess.run(
         ["bash", "-ec", command],
         cwd=ROOT,
-        env=os.environ | {"PATH": path},
+        env=os.environ | KEEP_MEMORY | {"PATH": path},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from conftest import ROOT
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 from benchmarks import at_scale, common
@@ -22,7 +23,7 @@ def of_real_ranks(name):
         model = make()
         if way == "FSDP":
             fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-        trained = common.ddp(model) if way == "DDP" else model
+        trained = DistributedDataParallel(model) if way == "DDP" else model
         adam = torch.optim.Adam(model.parameters())
         for _ in range(4 if way == "DDP" else 1):  # DDP reports buckets after some steps
             adam.zero_grad()

@@ -83,9 +83,9 @@ def test_a_ratio_between_rows_that_are_alike():
 
 def test_no_ratio_across_rows_that_differ():
     other = {"images": 1200, "batch_size": 120, "epochs": 3, "lr": 0.1, "threads": 2, "workers": 1}
-    other |= {"seed": 1, "amp": "bf16", "torch": "2.11.0", "host": "there", "device": "cuda"}
+    other |= {"seed": 1, "torch": "2.11.0", "host": "there", "device": "cuda"}
     other |= {"device_name": "a GPU", "dataset": "synthetic digits", "sync_batchnorm": True}
-    assert set(other) == set(records.ALIKE)
+    assert set(other) | {"amp"} == set(records.ALIKE)
     for key, value in other.items():
         table = table_of(record(), {**DDP, key: value})
         assert line_of(table, "03_ddp_spawn").endswith("(1)") and "1.50" not in table
@@ -135,9 +135,35 @@ def test_each_ratio_is_to_the_row_that_the_table_names(only):
     base = found[0]
     for run in found:
         name = run["stage"] + (", amp bf16" if run["amp"] == "bf16" else "")
-        ratio = f"{records.speed(run) / records.speed(base):.2f}" if run["amp"] == "off" else "-"
-        cells = line_of(table, f"{name} ").removeprefix(name).split()
-        assert cells[2] == ratio, table
+        ratio = f"{records.speed(run) / records.speed(base):.2f}"
+        if run["amp"] == "bf16":
+            ratio = "1.00 x fp32"  # to stage 3 without it
+        assert ratio in line_of(table, f"{name} "), table
+
+
+def test_mixed_precision_alone_has_no_ratio():
+    amp = {**DDP, "amp": "bf16"}
+    table = table_of(record(), amp)
+    assert "amp is bf16 here and off there" in table and "fp32" not in table
+
+
+def with_faults(run, faults):
+    """The same record, each of whose ranks had so many page faults in an epoch of 250 steps."""
+    ranks = [faults] * len(run["history"][0]["phases"])
+    return {**run, "history": [{**epoch, "faults": ranks} for epoch in run["history"]]}
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "name"),
+    [(0, 0, ""), (70_000, 0, ""), (80_000, 0, "03_ddp_spawn"), (0, 80_000, "01_baseline")],
+)
+def test_memory_that_one_row_returned_gets_a_note(own, other, name):
+    table = table_of(with_faults(record(), other), with_faults(DDP, own))
+    notes = table.splitlines()[4:]
+    assert len(notes) == bool(name)
+    if name:
+        assert name in notes[0] and "320 page faults" in notes[0]
+        assert "MALLOC_TRIM_THRESHOLD_" in notes[0]
 
 
 def test_the_base_is_the_first_row_or_the_one_with_equal_settings():

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from conftest import NEEDS_HOSTS, NET, TEST_IMAGES, record_of, usage_error
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
 
@@ -38,7 +39,7 @@ def train(steps):
     rank, world_size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
     torch.manual_seed(rank)  # ranks begin with different weights: rank 0's must reach all
     model = own.stage4.make_model().to(dtype=torch.float64, memory_format=torch.channels_last)
-    ddp_model = common.ddp(model)
+    ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True)
     weights = []
     for step in range(steps):
@@ -128,7 +129,7 @@ def fail(rank, folder):
         found.append(outcome(promise.wait))
     dist.destroy_process_group()
     join("ring", rank, 3, folder, seconds=60)
-    model = common.ddp(torch.nn.Linear(2, 2))
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
     loss = model(torch.ones(1, 2)).sum()
     if rank == 2:
         os._exit(0)

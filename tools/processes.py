@@ -23,6 +23,15 @@ from pathlib import Path
 import psutil
 
 MARKS = "STARTED_BY"  # the environment variable: the marks of all commands above a process
+# glibc gives the memory of large tensors back to the system after a step, and asks for it again in
+# the next one. Each of its pages then costs a page fault. With these variables a process keeps its
+# memory. Runs that are compared have them, because otherwise a large batch is slower than a small
+# one for a reason that has nothing to do with parallelism. Without the second variable, the first
+# one would make every large tensor a mapping of its own. Other C libraries do not read them.
+KEEP_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": "1000000000",  # bytes: more than the stages use
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+}
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h: the signal that a process gets when its parent ends
 
