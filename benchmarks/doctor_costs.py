@@ -71,7 +71,7 @@ def milliseconds(key, cost):
 
 
 def measured(command):
-    """What `doctor speed` measured: see measure() in doctor/ddp_doctor/speed.py."""
+    """What `doctor speed` measured: see measure() in doctor/ddp_doctor/speed/report.py."""
     doctor = [sys.executable, str(ROOT / "doctor"), "speed", "--json", "speed.json"]
     subprocess.run(doctor + command.split(), check=True, stdout=subprocess.DEVNULL)
     return json.loads(Path("speed.json").read_text())["speed"]

@@ -437,7 +437,7 @@ def log_files():
 
 
 def explained_in_python(paths):
-    code = "import json, sys; from ddp_doctor.explain import explain; "
+    code = "import json, sys; from ddp_doctor.explain.words import explain; "
     code += "print(json.dumps([explain(paths) for paths in json.load(sys.stdin)]))"
     text = json.dumps([[str(path) for path in group] for group in paths])
     environment = os.environ | {"PYTHONPATH": str(ROOT / "doctor"), "PYTHONIOENCODING": "utf-8"}

@@ -224,7 +224,7 @@ EXAMPLES = {  # the button's words: a log of the doctor's tests
 def write_explain(path: Path) -> None:
     """Write the rules, the messages and the examples that explain_page.js reads, as a script."""
     data = {}
-    for key, name in (("rules", "explain_rules"), ("entries", "messages")):
+    for key, name in (("rules", "explain/rules"), ("entries", "messages")):
         text = (ROOT / f"doctor/ddp_doctor/{name}.json").read_text(encoding="utf-8")
         data[key] = json.loads(text)
     data["examples"] = {}

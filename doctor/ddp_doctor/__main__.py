@@ -9,11 +9,14 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from . import TRIED, __version__, film, report, speed
-from .diagnose import diagnose
-from .findings import FINDINGS
-from .launch import START, catch_signals, observe
-from .run import build
+from . import TRIED, __version__
+from .check import report
+from .check.findings import FINDINGS
+from .check.judges import diagnose
+from .film import film
+from .run.launch import START, catch_signals, observe
+from .run.run import build
+from .speed import report as speed
 
 HELP = """The doctor for data-parallel PyTorch scripts: before, during and after a run.
 
@@ -231,16 +234,16 @@ def preflight(words):
         parser.error(f"--timeout {args.timeout}: from 1 to 600")
     missing = [name for name in NEEDED if name not in os.environ]
     if len(missing) == len(NEEDED) and args.data is None and args.min_busbw is None:
-        from . import preflight_host
+        from .preflight import host
 
-        return preflight_host.main()
+        return host.main()
     if missing:
         parser.error(f"start it with torchrun: {', '.join(missing)} not set")
     # Our lines name the fault. PyTorch would add pages of C++ frames, and reads this at its import.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from . import preflight as checks  # it imports torch, which takes seconds
+    from .preflight import nodes  # it imports torch, which takes seconds
 
-    return checks.main(args)
+    return nodes.main(args)
 
 
 # ------------------------------------------------------------------ explain
@@ -255,7 +258,7 @@ def explain_logs(words):
     for path in args.files:
         if path != "-" and not os.path.exists(path):
             parser.error(f"{path}: there is no such file")
-    from . import explain  # its table of messages is read only for this verb
+    from .explain import words as explain  # its table of messages is read only for this verb
 
     try:
         return explain.run(args.files, args.json)

@@ -27,12 +27,13 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import cases  # noqa: E402
-from ddp_doctor import launch, watch  # noqa: E402
-from ddp_doctor.__main__ import diagnose  # noqa: E402
-from ddp_doctor.events import read  # noqa: E402
-from ddp_doctor.judge_steps import facts  # noqa: E402
-from ddp_doctor.note import PROCESS  # noqa: E402
-from ddp_doctor.run import build  # noqa: E402
+from ddp_doctor.check.judges import diagnose  # noqa: E402
+from ddp_doctor.check.steps import facts  # noqa: E402
+from ddp_doctor.run import launch  # noqa: E402
+from ddp_doctor.run.events import read  # noqa: E402
+from ddp_doctor.run.run import build  # noqa: E402
+from ddp_doctor.watch import install  # noqa: E402
+from ddp_doctor.watch.note import PROCESS  # noqa: E402
 
 PATIENCE = 3  # seconds in which all ranks wait: a hang
 LONGEST = 60  # seconds, a bound
@@ -55,7 +56,7 @@ class Outcome:
 
 
 def main(words):
-    watch.install()
+    install.install()
     innocent = "--innocents" in words
     words = [word for word in words if not word.startswith("-")]
     lines = []
@@ -189,7 +190,7 @@ def fork(rank, size, folder, seen, spawned, watched):
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        watch.goodbye()
+        install.goodbye()
         os._exit(code)
 
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(FOLDER.parents[1]))
 
 def judge(folder, case):
     """-> the verdict, what is wrong, and the explanation."""
-    from ddp_doctor.explain import explain, text_of
+    from ddp_doctor.explain.words import explain, text_of
 
     found = explain([folder / name for name in case["files"]])
     text = text_of(found)

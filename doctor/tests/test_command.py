@@ -7,7 +7,7 @@ import zipapp
 
 import pytest
 from conftest import DOCTOR, TORCHRUN, keys
-from ddp_doctor.findings import FINDINGS
+from ddp_doctor.check.findings import FINDINGS
 
 SCRIPTS = DOCTOR / "tests/scripts"
 NO_SYNC = """

@@ -7,10 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 from conftest import DOCTOR, TORCHRUN
-from ddp_doctor import film, film_picture, speed
-from ddp_doctor.events import Filmed, Joined, Laps, Looks, Moment
-from ddp_doctor.launch import observe
-from ddp_doctor.run import build
+from ddp_doctor.film import film, picture
+from ddp_doctor.run.events import Filmed, Joined, Laps, Looks, Moment
+from ddp_doctor.run.launch import observe
+from ddp_doctor.run.run import build
+from ddp_doctor.speed import report
 
 STAGE_4 = DOCTOR.parent / "04_ddp_torchrun/train.py"
 NOW = Moment(0.0, 0, 0)
@@ -65,7 +66,7 @@ def run_of(*ranks, line="t.py:4"):
 
 
 def film_of(run):
-    return film.film_of(run.pace, speed.measure(run), COMMAND)
+    return film.film_of(run.pace, report.measure(run), COMMAND)
 
 
 def always(*laps):
@@ -226,7 +227,7 @@ def test_without_a_usual_step_no_film_is_written(tmp_path):
 def test_the_page_is_one_file_and_its_words_are_escaped(slow_rank, tmp_path):
     command = ["torchrun", "train.py", "--name", "</script><b>@DATA@"]
     path = tmp_path / "run.html"
-    said = film.write(slow_rank, speed.measure(slow_rank), command, str(path))
+    said = film.write(slow_rank, report.measure(slow_rank), command, str(path))
     text = path.read_text()
     assert said.startswith(f"Film: {path}") and "Rank 0 waited 50.0 ms" in said
     assert "<b>" not in text and "&lt;b&gt;@DATA@" in text
@@ -241,7 +242,7 @@ def test_the_page_is_one_file_and_its_words_are_escaped(slow_rank, tmp_path):
 
 def test_the_widths_of_the_still_are_the_times(slow_rank, tmp_path):
     path = tmp_path / "run.svg"
-    film.write(slow_rank, speed.measure(slow_rank), COMMAND, str(path))
+    film.write(slow_rank, report.measure(slow_rank), COMMAND, str(path))
     picture = ElementTree.parse(path).getroot()
     made = film_of(slow_rank)
     scale = float(picture.get("data-width")) / (made.end - made.begin)
@@ -258,10 +259,10 @@ def test_the_widths_of_the_still_are_the_times(slow_rank, tmp_path):
 
 
 def test_times_have_a_unit():
-    assert film_picture.duration(0.0123) == "12.3 ms"
-    assert film_picture.duration(0.0000123) == "0.012 ms"
-    assert film_picture.duration(12.34) == "12.3 s"
-    assert film_picture.duration(0.05, exact=True) == "50 ms"
+    assert picture.duration(0.0123) == "12.3 ms"
+    assert picture.duration(0.0000123) == "0.012 ms"
+    assert picture.duration(12.34) == "12.3 s"
+    assert picture.duration(0.05, exact=True) == "50 ms"
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def filmed(user, command, monkeypatch):
     code, end, processes = observe(words, patience=60, limit=250, speed=True)
     run = build(code, end, processes)
     assert run.ended_well and len(run.ranks) == 2
-    return film.film_of(run.pace, speed.measure(run), words), run
+    return film.film_of(run.pace, report.measure(run), words), run
 
 
 def check_sums(made, run):

@@ -8,9 +8,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ddp_doctor import note  # noqa: E402
-from ddp_doctor.events import Backward, Collective, EpochEnded, Unseen, read  # noqa: E402
-from ddp_doctor.run import waits_of  # noqa: E402
+from ddp_doctor.run.events import Backward, Collective, EpochEnded, Unseen, read  # noqa: E402
+from ddp_doctor.run.run import waits_of  # noqa: E402
+from ddp_doctor.watch import note  # noqa: E402
 
 
 @pytest.fixture

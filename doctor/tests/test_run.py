@@ -1,7 +1,7 @@
 """What belongs together in a run."""
 
-from ddp_doctor.events import Joined, Moment
-from ddp_doctor.run import build
+from ddp_doctor.run.events import Joined, Moment
+from ddp_doctor.run.run import build
 
 
 def joined(time, rank, world):

@@ -8,10 +8,10 @@ from collections import defaultdict
 import pytest
 import torch
 from conftest import DOCTOR, TORCHRUN
-from ddp_doctor import judge_speed, speed
-from ddp_doctor.events import Joined, Laps, Loaded, Looks, Moment, Reducer
-from ddp_doctor.findings import COSTS
-from ddp_doctor.run import build
+from ddp_doctor.check.findings import COSTS
+from ddp_doctor.run.events import Joined, Laps, Loaded, Looks, Moment, Reducer
+from ddp_doctor.run.run import build
+from ddp_doctor.speed import judge, report
 
 SCRIPT = DOCTOR / "tests/one_cost.py"
 # Milliseconds of a step.
@@ -95,7 +95,7 @@ CASES = {
 @pytest.mark.parametrize("key", CASES)
 def test_a_cost_is_named_with_its_line(key):
     ranks, line, milliseconds, more = CASES[key]
-    found = judge_speed.findings(run_of(ranks, **more))
+    found = judge.findings(run_of(ranks, **more))
     assert [one.key for one in found] == [key]
     assert found[0].at == f"t.py:{line}"
     assert found[0].ms == pytest.approx(milliseconds, rel=0.03)
@@ -106,31 +106,31 @@ def test_each_finding_has_a_case_and_words():
 
 
 def test_what_is_usual_is_not_named():
-    assert not judge_speed.findings(run_of([{}, {"forward": 31}]))
+    assert not judge.findings(run_of([{}, {"forward": 31}]))
     short = {phase: 0.01 * value for phase, value in USUAL.items()}
-    assert not judge_speed.findings(run_of([short] * 2))
-    assert not judge_speed.findings(run_of([{}], reducer=None))
+    assert not judge.findings(run_of([short] * 2))
+    assert not judge.findings(run_of([{}], reducer=None))
 
 
 def test_two_passes_that_both_average_are_named_and_two_models_are_not():
     """The waste is half of the average: whether it is more must not decide."""
     for first in (8, 10, 12):
-        found = judge_speed.findings(run_of([{"exposed": [first, 10]}] * 2, passes=2))
+        found = judge.findings(run_of([{"exposed": [first, 10]}] * 2, passes=2))
         assert [(one.key, round(one.ms)) for one in found] == [("each-pass-synced", first)]
     for healthy in ({"models": 2}, {"others": 1}, {"accumulates": False}, {"passes": 3}):
         run = run_of([{"exposed": [10, 10]}] * 2, **({"passes": 2} | healthy))
-        assert not judge_speed.findings(run), healthy
+        assert not judge.findings(run), healthy
 
 
 def test_time_without_a_core_is_nobodys_cost():
     run = run_of([{}, {"forward": 30}], no_core=(0, 40))
-    assert not judge_speed.findings(run)
-    assert speed.measure(run)["ranks"]["1"]["no core"] == 40
+    assert not judge.findings(run)
+    assert report.measure(run)["ranks"]["1"]["no core"] == 40
 
 
 def test_an_average_whose_threads_had_no_core_is_not_named():
-    assert judge_speed.findings(run_of([{"exposed": 60}] * 2, others_without_core=20))
-    assert not judge_speed.findings(run_of([{"exposed": 60}] * 2, others_without_core=70))
+    assert judge.findings(run_of([{"exposed": 60}] * 2, others_without_core=20))
+    assert not judge.findings(run_of([{"exposed": 60}] * 2, others_without_core=70))
 
 
 def test_the_reason_of_a_pause_is_said():
@@ -141,12 +141,12 @@ def test_the_reason_of_a_pause_is_said():
     }
     tenth = [{"first batch": 801}] * 2
     for words, loaded in reasons.items():
-        (found,) = judge_speed.findings(run_of([{}] * 2, tenth=tenth, loaded=loaded))
+        (found,) = judge.findings(run_of([{}] * 2, tenth=tenth, loaded=loaded))
         assert words in found.seen
     tenth = [{"between": 801}] * 2
-    (found,) = judge_speed.findings(run_of([{}] * 2, tenth=tenth, loaded=AGAIN))
+    (found,) = judge.findings(run_of([{}] * 2, tenth=tenth, loaded=AGAIN))
     assert "own code" in found.seen
-    assert speed.measure(run_of([{}] * 2, tenth=tenth))["pause"] == {
+    assert report.measure(run_of([{}] * 2, tenth=tenth))["pause"] == {
         "data": 0,
         "own": 801,
         "step": 801,
@@ -156,39 +156,39 @@ def test_the_reason_of_a_pause_is_said():
 def test_the_parts_of_a_step_add_up(capsys):
     """Rank 1 works 30 ms longer, and both wait 6 ms for the network."""
     run = run_of([{"exposed": 36}, {"exposed": 6, "forward": 60}])
-    alone = speed.measure(run_of([{"forward": 25, "exposed": 0.5}]))
-    figures = speed.measure(run)
-    parts = speed.split(figures, alone)
+    alone = report.measure(run_of([{"forward": 25, "exposed": 0.5}]))
+    figures = report.measure(run)
+    parts = report.split(figures, alone)
     assert list(parts.values()) == pytest.approx([80, 5, 30, 6])
     assert figures["step"] == pytest.approx(121)
     # The average of four ranks takes 1.5 to 3 times as long, on two cores they take turns.
     low, high = figures["predicted"]["4"]
     assert low == pytest.approx(121 + 0.5 * 6 + 50)
     assert high == pytest.approx(121 + 2 * 6 + 50)
-    speed.show(run, alone)
+    report.show(run, alone)
     assert "Efficiency 66%" in capsys.readouterr().out
-    speed.show(run, None)
-    assert speed.ONE_RANK in capsys.readouterr().out
+    report.show(run, None)
+    assert report.ONE_RANK in capsys.readouterr().out
 
 
 def test_another_batch_on_one_rank_is_taken_per_sample(capsys):
     run = run_of([{}] * 2)
-    alone = speed.measure(run_of([{"forward": 115}], samples=16))
-    assert speed.split(speed.measure(run), alone)["one rank alone"] == pytest.approx(85)
-    speed.show(run, alone)
+    alone = report.measure(run_of([{"forward": 115}], samples=16))
+    assert report.split(report.measure(run), alone)["one rank alone"] == pytest.approx(85)
+    report.show(run, alone)
     assert "16 samples" in capsys.readouterr().out
 
 
 def test_too_few_steps_are_no_measurement(capsys):
     run = build(0, "ended", [[Joined(NOW, "t.py:1", 0, 1)]])
-    assert speed.measure(run) is None
-    speed.show(run, None)
+    assert report.measure(run) is None
+    report.show(run, None)
     assert "Too little" in capsys.readouterr().out
 
 
 def test_the_picture_has_a_bar_per_rank_and_phase(tmp_path):
     pytest.importorskip("matplotlib")
-    speed.draw(speed.measure(run_of([{}] * 3)), tmp_path / "bars.png")
+    report.draw(report.measure(run_of([{}] * 3)), tmp_path / "bars.png")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 from conftest import DOCTOR, TORCHRUN
-from ddp_doctor.events import Backward, Failed, read
+from ddp_doctor.run.events import Backward, Failed, read
 
 ALONE = """
 import os, sys, torch, torch.distributed as dist, torch.nn.functional as F
 import torch._dynamo  # DDP does it: here once, and not in each child
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
-from ddp_doctor import note
+from ddp_doctor.watch import note
 
 
 def train(folder):
@@ -54,8 +54,8 @@ def child(change):
 
 
 def install():
-    from ddp_doctor import watch
-    watch.install()
+    import ddp_doctor.watch.install
+    ddp_doctor.watch.install.install()
 
 
 def failing(name):
@@ -93,11 +93,11 @@ LOSSES = """
 import os, sys, torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from ddp_doctor import watch
+from ddp_doctor.watch.install import install
 
 os.environ["RANK"] = "0"
 os.environ["DDP_DOCTOR_FOLDER"] = sys.argv[1]
-watch.install()
+install()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
@@ -187,7 +187,7 @@ def test_a_failed_watcher_never_ends_in_a_green_run(user):
         "    main()",
         """    import sys
 
-    sys.modules["ddp_doctor.watch_data"].digest = None
+    sys.modules["ddp_doctor.watch.data"].digest = None
     main()""",
     )
     assert broken.count("digest = None") == 1

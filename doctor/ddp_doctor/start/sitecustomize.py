@@ -13,7 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 
 class AfterImport:
-    """Lets torch be imported as always, and calls watch.install() after that."""
+    """Lets torch be imported as always, and calls install.install() after that."""
 
     def __init__(self):
         self.searching = False
@@ -36,9 +36,9 @@ class AfterImport:
             execute(module)
             try:
                 sys.path.append(ROOT)
-                from ddp_doctor import watch
+                from ddp_doctor.watch import install
 
-                watch.install()
+                install.install()
             except Exception as error:
                 print("ddp_doctor: nothing can be watched:", repr(error), file=sys.stderr)
             finally:
@@ -52,7 +52,7 @@ sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]
 if "RANK" in os.environ:
     sys.path.append(ROOT)
     try:
-        from ddp_doctor import early
+        from ddp_doctor.watch import early
 
         early.install()
     except Exception as error:

@@ -1,0 +1,670 @@
+"""Data and evaluation: which rank saw which samples, and were results brought together?"""
+
+import re
+from collections import Counter
+
+from ..run.digits import NUMBER
+from ..run.events import Backward, Collective, Drew, Parameters, Printed, Read, Seeded, Sent, Wrote
+from .findings import Finding, per_rank, short
+from .printing import EACH_RANK_CALLS, OWN
+
+BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")
+HITS = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")  # as in "97 of 100"
+
+
+def trained(epoch):
+    return epoch.trained
+
+
+def evaluates(epoch):
+    return epoch.evaluates
+
+
+def of_one_set(epochs):
+    """Indices can be compared if all ranks have the same data."""
+    return len({epoch.began.data for epoch in epochs}) == 1
+
+
+def sets_of(epochs):
+    return [set(epoch.indices) for epoch in epochs]
+
+
+def shared_in_batches(epochs):
+    """Of the samples in a rank's n-th batch: which part do the n-th batches of all ranks share?"""
+    shared = 0
+    count = 0
+    for batches in zip(*(epoch.batches for epoch in epochs)):
+        samples = [set(batch.indices) for batch in batches]
+        shared += len(set.intersection(*samples))
+        count += min(map(len, samples))
+    return shared / max(count, 1)
+
+
+def averages(run, rank, epoch):
+    """Are gradients averaged while this epoch is read, by DDP or by the script?"""
+    first = epoch.batches[0].when.passes
+    last = epoch.batches[-1].when.passes
+    for event in rank.all(Backward):
+        if event.averages and first <= event.when.passes <= last:
+            return True
+    return any(optimizer.averaged_by_script for optimizer in run.optimizers)
+
+
+def takes_a_part(team):
+    """In most steps all ranks read the same batches, and each computes on a part of its own."""
+    steps = 0
+    divided = 0
+    for works in zip(*(rank.steps for rank in team)):
+        if not all(work.forwards for work in works):
+            continue
+        steps += 1
+        parts = [0 < work.forwards[0].samples < work.read for work in works]
+        inputs = {work.forwards[0].inputs for work in works}
+        if all(parts) and len(inputs) == len(team):
+            divided += 1
+    return divided > steps / 2
+
+
+# ------------------------------------------------------------------ the ranks' parts
+
+
+def same_data(run):
+    """Each rank's epoch has almost all samples that any rank of its team saw."""
+    for team in run.teams:
+        if takes_a_part(team):
+            continue
+        for epochs in run.meetings(team, trained):
+            sets = sets_of(epochs)
+            count = len(set.union(*sets))
+            # With few samples two ranks may meet the same ones by chance.
+            if min(map(len, sets)) < 0.9 * count or count < 2 * len(sets):
+                continue
+            if not of_one_set(epochs):
+                continue
+            same_order = all(epoch.indices == epochs[0].indices for epoch in epochs)
+            if not same_order and is_repeated(epochs):
+                continue
+            # Without an average each rank may train a model of its own, on the same data.
+            certain = same_order and epochs[0].began.stock
+            certain = certain and any(event.averages for event in team[0].all(Backward))
+            sampler = epochs[0].began.sampler
+            yield Finding(
+                "same-data",
+                epochs[0].began.at,
+                seen=f"in an epoch every rank trained on the same {count} samples ({sampler})",
+                fine="" if certain else "each rank is to pass over all of them",
+            )
+        yield from same_beginning(run, team)
+    yield from same_inputs(run)
+
+
+def same_beginning(run, team):
+    """An epoch that was left early, as by a framework that counts steps: the batches so far."""
+    for epochs in run.meetings(team, trained, whole=False):
+        count = min(len(epoch.batches) for epoch in epochs)
+        starts = []
+        for epoch in epochs:
+            starts.append([batch.indices for batch in epoch.batches[:count]])
+        samples = {index for batch in starts[0] for index in batch}
+        if count < 4 or len(samples) < 8 or not of_one_set(epochs):
+            continue
+        if all(start == starts[0] for start in starts):
+            yield Finding(
+                "same-data",
+                epochs[0].began.at,
+                seen=f"in {count} batches every rank trained on the same {len(samples)} samples",
+                fine="each rank is to pass over all of them",
+            )
+
+
+def is_repeated(epochs):
+    """Repeated augmentation: in one step two ranks have a sample, in two augmentations.
+
+    Ranks that shuffle all data by themselves share samples by chance, in large batches many.
+    """
+    by_chance = 1 / len(epochs[0].batches)
+    return shared_in_batches(epochs) > max(0.4, 3 * by_chance)
+
+
+def inputs_of(rank):
+    """Where no loader tells: per step, the fingerprint of what DDP got."""
+    return [work.forwards[0].inputs for work in rank.steps if work.forwards]
+
+
+def losses_of(rank):
+    """Where DDP does not compute either, as with FSDP: the losses of each step."""
+    rows = []
+    for work in rank.steps:
+        rows.append(tuple(event.loss for event in work.backwards))
+    return rows
+
+
+def trains_together(run):
+    """Do the ranks train one model, in parts (FSDP) or by an average that the script makes?"""
+    if any(not event.plain for event in run.all(Parameters)):
+        return True
+    return any(optimizer.is_joint for optimizer in run.optimizers)
+
+
+def is_known_by_loader(run):
+    return any(epoch.trained and epoch.indices for epoch in run.ranks[0].epochs)
+
+
+def same_inputs(run):
+    for team in run.teams if not is_known_by_loader(run) else ():
+        met = list(zip(*(inputs_of(rank) for rank in team)))
+        same = [inputs for inputs in met if len(set(inputs)) == 1 and inputs[0] != -1]
+        # One or two equal inputs may be a test of the shapes.
+        if len(team) > 1 and len(met) > 2 and len(same) == len(met):
+            yield Finding(
+                "same-data",
+                first_forward(team[0]),
+                seen=f"in all {len(met)} steps looked at DDP got the same inputs on every rank",
+                fine="the data are made up",
+            )
+        if not met and len(team) > 1 and trains_together(run):
+            yield from same_losses(team)
+
+
+def first_forward(rank):
+    """The line of the first forward pass. With a closure it comes after the first step() began."""
+    for work in rank.steps:
+        if work.forwards:
+            return work.forwards[0].at
+    return rank.steps[0].step.at
+
+
+def same_losses(team):
+    rows = list(zip(*(losses_of(rank) for rank in team)))
+    rows = [losses for losses in rows if losses[0] and None not in losses[0]]
+    if len(rows) > 2 and all(len(set(losses)) == 1 for losses in rows):
+        yield Finding(
+            "same-data",
+            team[0].steps[0].step.at,
+            seen=f"in all {len(rows)} steps looked at every rank had the same loss",
+            fine="the data are made up, or the ranks compute parts of one model",
+        )
+
+
+def different_split(run):
+    """A sampler divides positions: do all ranks' samplers divide one order of one data set?"""
+    for team in run.teams:
+        for epochs in run.meetings(team, lambda epoch: True):
+            began = [epoch.began for epoch in epochs]
+            if any(event.parts != len(team) for event in began):
+                continue
+            # Another sampler with parts may mean something else by its numbers.
+            known = began[0].sampler == "DistributedSampler"
+            for name in ("epoch", "seed", "shuffle"):
+                values = [event.settings.get(name) for event in began]
+                if len(set(values)) > 1:
+                    each = per_rank(team, values)
+                    yield Finding(
+                        "split-differs",
+                        began[0].at,
+                        seen=f"the ranks' samplers differ in {name}: {each}",
+                        fine="" if known else "this sampler needs that",
+                    )
+            if is_divided_twice(epochs):
+                continue  # see missing_samples
+            # A sampler of the script may give positions within the part that its rank has loaded.
+            if any(event.own_order for event in began):
+                continue
+            subsets = {event.subset for event in began}
+            if len(subsets) > 1 or not of_one_set(epochs):
+                yield Finding(
+                    "split-differs",
+                    began[0].at,
+                    seen="the sampler of each rank divides another subset or order of the data",
+                    fine="" if known and len(subsets) > 1 else "each rank makes up its data",
+                )
+
+
+def is_divided_twice(epochs):
+    """Does each rank have a subset of its own, of which its sampler takes only a part?"""
+    sets = sets_of(epochs)
+    subsets = {epoch.began.subset for epoch in epochs}
+    if len(subsets) < len(epochs) or not of_one_set(epochs):
+        return False
+    apart = len(set.union(*sets)) == sum(map(len, sets))
+    parts = [len(own) <= 0.75 * epoch.began.samples for own, epoch in zip(sets, epochs)]
+    return apart and all(parts)
+
+
+def missing_samples(run):
+    """Some samples were seen by several ranks of a team, or by none."""
+    for team in run.teams:
+        for epochs in run.meetings(team, trained):
+            divides = epochs[0].began.parts > 1 and averages(run, team[0], epochs[0])
+            if divides and is_divided_twice(epochs):
+                counts = [f"{len(epoch.indices)} of {epoch.began.samples}" for epoch in epochs]
+                each = per_rank(team, counts)
+                yield Finding(
+                    "samples-missing",
+                    epochs[0].began.at,
+                    seen=f"a sampler divides the part of each rank again: {each} samples were read",
+                    fine="the other parts of it are read in other epochs",
+                )
+                return
+    if list(same_data(run)) or list(different_split(run)):
+        return  # they explain it
+    for team in run.teams:
+        for epochs in run.meetings(team, trained):
+            at = epochs[0].began.at
+            parts = epochs[0].began.parts
+            # Without an average each rank trains a model of its own, and takes what it wants.
+            if not averages(run, team[0], epochs[0]):
+                continue
+            if parts > len(team):
+                yield Finding(
+                    "samples-missing",
+                    at,
+                    seen=f"the sampler divides among {parts} ranks, and {len(team)} average",
+                    fine="others have the rest",
+                )
+            counts = Counter()
+            replaced = False
+            for epoch in epochs:
+                samples = set(epoch.indices)
+                counts.update(samples)
+                # Drawn with replacement: a weighted sampler takes samples twice on purpose.
+                replaced |= len(epoch.indices) > 1.1 * len(samples)
+            twice = [index for index, count in counts.items() if count > 1]
+            # Samplers fill up the last batch of each rank with samples that were there before.
+            filled_up = len(team) * (len(epochs[0].batches[0].indices) + 1)
+            comparable = of_one_set(epochs) and not replaced and not is_repeated(epochs)
+            if comparable and len(twice) > filled_up:
+                yield Finding(
+                    "samples-missing",
+                    at,
+                    seen=f"in an epoch {len(twice)} of {len(counts)} samples were seen twice",
+                    fine="each rank draws its samples by itself",
+                )
+
+
+def same_order(run):
+    """Two epochs of a sampler that shuffles have one order."""
+    lines = {}
+    for epoch in run.ranks[0].epochs:
+        shuffles = epoch.began.settings.get("shuffle") == "True"
+        if epoch.trained and epoch.whole and epoch.indices and shuffles:
+            lines.setdefault(epoch.began.at, []).append(epoch)
+    for at, epochs in lines.items():
+        orders = {tuple(epoch.indices) for epoch in epochs}
+        numbers = {epoch.began.settings.get("epoch") for epoch in epochs}
+        if len(epochs) > 1 and len(orders) == len(numbers) == 1:
+            seen = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
+            yield Finding(
+                "same-order",
+                at,
+                seen=f"{seen}: the sampler's epoch was {min(numbers)} when they began",
+            )
+    if not is_known_by_loader(run):
+        yield from repeated_inputs(run.ranks[0])
+
+
+def repeated_inputs(rank):
+    inputs = inputs_of(rank)
+    for period in range(3, len(inputs) // 2 + 1):
+        # A run that has all its data in one batch repeats it rightly.
+        if inputs[period:] == inputs[:-period] and -1 not in inputs and len(set(inputs)) > 1:
+            yield Finding(
+                "same-order",
+                first_forward(rank),
+                seen=f"after {period} steps rank 0 gave DDP the same batches again, in one order",
+                fine="the order is meant to be fixed",
+            )
+            return
+
+
+def same_random_numbers(run):
+    """Between two steps all ranks' generators went from one common state to another."""
+    for optimizer in run.optimizers:
+        rows = [row for row in optimizer.rows if row.steps[0].random]
+        pairs = []
+        for earlier, later in zip(rows, rows[1:]):
+            if not later.works[0].loaders:  # a loader draws a seed when it begins
+                pairs.append((earlier, later))
+        for name in ("torch", "numpy", "random"):
+            drew = [pair for pair in pairs if drew_alike(pair, name)]
+            # After an evaluation of other lengths the generators may part: four steps are enough.
+            if optimizer.is_joint and len(drew) > min(4, len(pairs) / 2):
+                if seeded_by_library(run.ranks[0], name, rows[0].works[0].step):
+                    continue
+                work = rows[0].works[0]
+                seen = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
+                yield Finding(
+                    "same-random-numbers",
+                    at=work.forwards[0].at if work.forwards else work.step.at,
+                    seen=f"{seen} ({name}), as for dropout or noise",
+                    fine="that is meant",
+                )
+
+
+def drew_alike(pair, name):
+    earlier, later = pair
+    before = {step.random.get(name) for step in earlier.steps}
+    after = {step.random.get(name) for step in later.steps}
+    return len(before) == len(after) == 1 and before != after
+
+
+def seeded_by_library(rank, name, step):
+    """A Trainer that seeds all ranks alike, unasked, does so in each script that uses it.
+
+    A finding in every script of a framework says nothing about the script. What the script itself
+    seeds, with a function of the framework perhaps, is told.
+    """
+    seeds = []
+    for event in rank.all(Seeded):
+        if event.when.time < step.when.time and event.generator in (name, "torch"):
+            seeds.append(event)
+    return bool(seeds) and not seeds[-1].asked
+
+
+def same_worker_seeds(run):
+    """Workers of two ranks began with the same state of a generator, and drew from it."""
+    others = [event for rank in run.ranks[1:] for event in rank.all(Drew)]
+    for event in run.ranks[0].all(Drew):
+        for other in others:
+            same = event.states.items() & other.states.items()
+            if same:
+                names = short(name for name, _ in sorted(same))
+                yield Finding(
+                    "same-worker-seeds",
+                    event.at,
+                    seen=f"worker {event.worker} of rank 0's loader and a worker of another rank"
+                    f" drew the same numbers ({names})",
+                    fine="that is meant",
+                )
+                return
+
+
+# ------------------------------------------------------------------ evaluation
+
+
+def in_evaluation(rank, epoch, kinds):
+    """What a rank did from the first batch of an evaluation until training went on."""
+    first = epoch.batches[0].when
+    found = []
+    for event in rank.all(kinds):
+        if event.when.passes == first.passes and event.when.time > first.time:
+            found.append(event)
+    return found
+
+
+def results(rank, epoch):
+    """The collectives that bring the results of an evaluation together."""
+    found = []
+    for event in in_evaluation(rank, epoch, Collective):
+        if BRINGS_TOGETHER.search(event.op) and not event.decides:
+            found.append(event)
+    return found
+
+
+def reductions(rank, epoch):
+    return [call for call in results(rank, epoch) if "reduce" in call.op]
+
+
+def joined_by_files(team, epochs):
+    """Does a rank read files that the others wrote in this evaluation?"""
+    written = set()
+    for rank, epoch in list(zip(team, epochs))[1:]:
+        written.update(event.path for event in in_evaluation(rank, epoch, Wrote))
+    first = epochs[0].batches[0].when.time
+    reads = [event for event in team[0].all(Read) if event.when.time > first]
+    return any(event.path in written for event in reads)
+
+
+def until_training(rank, epoch, kind):
+    """What a rank did from the last batch of an evaluation until training went on."""
+    found = []
+    for event in rank.events[epoch.over :]:
+        if isinstance(event, Backward):
+            break
+        if isinstance(event, kind):
+            found.append(event)
+    return found
+
+
+def padded_evaluation(run):
+    """More samples were evaluated than there are."""
+    for team in run.teams:
+        yield from padded_of(run, team)
+
+
+def padded_of(run, team):
+    for epochs in run.meetings(team, evaluates):
+        counts = Counter()
+        for epoch in epochs:
+            counts.update(epoch.indices)
+        total = counts.total()
+        extra = total - len(counts)
+        batch = max(len(epoch.batches[0].indices) for epoch in epochs)
+        parts = all(len(own) < len(counts) for own in sets_of(epochs))
+        calls = results(team[0], epochs[0])
+        by_files = joined_by_files(team, epochs)
+        trimmed = any(call.trimmed for call in calls)
+        # Ranks with other subsets have other samples under the same number of a position.
+        same_subset = len({epoch.began.subset for epoch in epochs}) == 1
+        padded = parts and same_subset and of_one_set(epochs) and 0 < extra < len(epochs) * batch
+        if not padded or trimmed or not (calls or by_files):
+            continue
+        gathered = by_files or any("gather" in call.op for call in calls)
+        all_shown = shows(team[0], epochs[0], total, but_not=len(counts))
+        # A sum of counts cannot be corrected any more. A list can be cut off.
+        if gathered and shows(team[0], epochs[0], len(counts), but_not=total):
+            continue  # what is double was cut off
+        twice = sorted(index for index, count in counts.items() if count > 1)
+        seen = f"{total} samples were evaluated, but there are {len(counts)}"
+        yield Finding(
+            "padded-evaluation",
+            epochs[0].began.at,
+            seen=f"{seen}: twice sample {short(twice)}",
+            fine="what is double is cut off after gathering" if gathered and not all_shown else "",
+        )
+
+
+def shows(rank, epoch, count, but_not):
+    """Does the script print one number of samples, and not the other?"""
+    for event in until_training(rank, epoch, Printed):
+        numbers = NUMBER.findall(event.text)
+        if str(count) in numbers and str(but_not) not in numbers:
+            return True
+    return False
+
+
+def part_of_evaluation(run):
+    """Each rank evaluated its part, and nothing was brought together."""
+    for team in run.teams:
+        yield from parts_of(run, team)
+    yield from part_of_rank_0(run)
+
+
+def parts_of(run, team):
+    meetings = run.meetings(team, evaluates)
+    joined = set()  # lines that begin an evaluation, at least one of which was brought together
+    for epochs in meetings:
+        for rank, epoch in zip(team, epochs):
+            if results(rank, epoch):
+                joined.add(epoch.began.at)
+    for epochs in meetings:
+        sets = sets_of(epochs)
+        if max(map(len, sets)) >= 0.9 * len(set.union(*sets)) or not of_one_set(epochs):
+            continue
+        logged = lines_logged_apart(team, epochs)
+        for line in logged:
+            yield Finding(
+                "part-of-evaluation",
+                line,
+                seen="self.log() got another value on each rank, and sync_dist is off",
+                fine="the value of rank 0's part is meant",
+            )
+        if logged:
+            continue
+        kept = [keeps_apart(rank, epoch) for rank, epoch in zip(team, epochs)]
+        # A rank that writes or prints its own figure keeps the parts apart on purpose.
+        named = any(OWN.search(event.text) for event in shown_by(team[0], epochs[0]))
+        if epochs[0].began.at not in joined and not all(kept) and not named:
+            each = per_rank(team, map(len, sets))
+            yield Finding(
+                "part-of-evaluation",
+                epochs[0].began.at,
+                seen=f"the ranks evaluated parts ({each} samples), and nothing was added up",
+                fine="they are used one by one, or added later",
+            )
+
+
+def lines_logged_apart(team, epochs):
+    """Lines at which Lightning's self.log() keeps the values of the ranks' parts apart.
+
+    Whether another value was reduced does not matter to these.
+    """
+    values = {}  # of each line, one list of texts per rank
+    for number, (rank, epoch) in enumerate(zip(team, epochs)):
+        for event in in_evaluation(rank, epoch, Printed):
+            if event.by == "Lightning" and not OWN.search(event.text):
+                texts = values.setdefault(event.at, [[] for _ in team])
+                texts[number].append(event.text)
+    lines = []
+    for line, (first, *others) in values.items():
+        differ = [first != other for other in others if other]
+        if differ and all(differ):
+            lines.append(line)
+    return lines
+
+
+def keeps_apart(rank, epoch):
+    """Do the results of this rank leave it, by a file, a queue, the store, or a line of text?"""
+    if in_evaluation(rank, epoch, (Wrote, Sent)):
+        return True
+    return bool(shown_by(rank, epoch))
+
+
+def shown_by(rank, epoch):
+    """Lines of this rank. With a logger that every rank calls, only rank 0 shows something."""
+    shown = until_training(rank, epoch, Printed)
+    return [event for event in shown if event.by not in EACH_RANK_CALLS]
+
+
+def part_of_rank_0(run):
+    """Only rank 0 evaluates, and a sampler gives it its part."""
+    others = {epoch.began.at for rank in run.ranks[1:] for epoch in rank.epochs}
+    for epoch in run.ranks[0].epochs:
+        divided = epoch.began.sampler == "DistributedSampler" and epoch.began.parts > 1
+        alone = epoch.began.at not in others
+        if epoch.whole and epoch.evaluates and divided and alone:
+            count = len(epoch.indices)
+            yield Finding(
+                "part-of-evaluation",
+                epoch.began.at,
+                seen=f"only rank 0 evaluates, and its sampler gives it a part, {count} samples",
+                fine="a part is enough",
+            )
+
+
+def whole_evaluation_added(run):
+    """Each rank evaluated the whole set, and the counts were added up."""
+    for team in run.teams:
+        found = []
+        alone = False  # is a count added up by itself, and not together with its divisor?
+        for epochs in run.meetings(team, evaluates):
+            sets = sets_of(epochs)
+            count = len(epochs[0].indices)
+            whole = of_one_set(epochs) and all(own == sets[0] for own in sets)
+            added = counts_added(team, epochs, count) if whole else []
+            if added:
+                found.append((epochs[0], count))
+                alone |= len(added) == 1
+        over = [hits_over(team[0], epoch, count) for epoch, count in found]
+        over = [text for text in over if text]
+        if not over and not alone:
+            continue
+        epoch, count = found[0]
+        shown = f", to {over[0]}" if over else ""
+        yield Finding(
+            "evaluation-repeated",
+            epoch.began.at,
+            seen=f"each rank evaluated all {count} samples, and the counts are added up{shown}",
+            fine="" if over else "it is divided by a count that was added up, too",
+        )
+
+
+def counts_added(team, epochs, count):
+    """Numbers of which one is a whole number up to `count`, equal on all ranks: perhaps its hits.
+
+    All numbers that were added up in this evaluation, or none.
+    """
+    rows = []
+    for rank, epoch in zip(team, epochs):
+        added = [call for call in reductions(rank, epoch) if call.sums]
+        rows.append([number for call in added for number in call.values])
+    for numbers in zip(*rows):
+        same = len(set(numbers)) == 1
+        if same and 1 < numbers[0] <= count and numbers[0] % 1 == 0:
+            return rows[0]
+    return []
+
+
+def hits_over(rank, epoch, count):
+    """The script shows "1064 of 1000": more hits than samples. -> that text, or an empty one."""
+    for event in until_training(rank, epoch, Printed):
+        for hits, of in HITS.findall(event.text):
+            if int(of) == count < int(hits):
+                return f"{hits} of {of}"
+    return ""
+
+
+def mean_of_means(run):
+    """Ranks with unequal numbers of samples add up their means, and do not add up the numbers."""
+    for team in run.teams:
+        for epochs in run.meetings(team, evaluates):
+            counts = [len(epoch.indices) for epoch in epochs]
+            rows = []
+            for rank, epoch in zip(team, epochs):
+                rows.append(reduced_numbers(rank, epoch))
+            known = any(count in row for count, row in zip(counts, rows))
+            lengths = {len(row) for row in rows}
+            if len(set(counts)) == 1 or known or len(lengths) > 1:
+                continue
+            for means in zip(*rows):
+                yield from mean_of_unequal(team, epochs, means, counts)
+
+
+def reduced_numbers(rank, epoch):
+    """What this rank gave to all_reduce or reduce, where that was one number."""
+    alone = [call for call in reductions(rank, epoch) if len(call.values) == 1]
+    return [number for call in alone for number in call.values]
+
+
+def mean_of_unequal(team, epochs, means, counts):
+    """Is each mean a whole number of hits among the rank's samples, in percent perhaps?"""
+    if all(mean % 1 == 0 for mean in means):
+        return
+    for scale in (1, 100):
+        hits = [mean * count / scale for mean, count in zip(means, counts)]
+        if all(abs(hit - round(hit)) < 0.01 for hit in hits):
+            words = []
+            for mean, count in zip(means, counts):
+                words.append(f"{mean:.4} of {count} samples")
+            each = per_rank(team, words)
+            whole = scale * sum(hits) / sum(counts)
+            yield Finding(
+                "mean-of-means",
+                epochs[0].began.at,
+                seen=f"means of unequal counts were added up ({each}), over all it is {whole:.4}",
+                fine="they were weighed by the counts",
+            )
+
+
+JUDGES = [
+    different_split,
+    same_data,
+    same_order,
+    missing_samples,
+    same_random_numbers,
+    same_worker_seeds,
+    padded_evaluation,
+    part_of_evaluation,
+    whole_evaluation_added,
+    mean_of_means,
+]

@@ -1,0 +1,222 @@
+"""The words: how the run went, the findings, how much was looked at and what was not judged."""
+
+import json
+import os
+import textwrap
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+
+from ..run.events import Collective, Ended, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
+from .findings import FINDINGS, per_rank
+from .judges import left_out
+from .steps import facts
+from .waiting import state
+
+CHECKOUT = Path(__file__).resolve().parents[3]  # has pages and exercises, unless installed alone
+ENDS = {
+    "hang": "was stopped: all ranks that were left waited",
+    "limit": "was stopped at the limit (--limit)",
+    "interrupt": "was interrupted",
+}
+
+
+def show(run, found, ignored, failed):
+    print_text(sentence(run), before="\n")
+    for one in found:
+        print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
+        print_text(f"{seen(one)}.", "  ")
+        print_words(FINDINGS[one.key])
+    print_list("Looked at", looked_at(run))
+    print_list("Not judged", not_judged(run, ignored, failed))
+    if exit_code(run, found, failed) == 0:
+        above = f"Above: {len(found)} to check; nothing certain is wrong."
+        print("\n" + (above if found else "In what was looked at, nothing is wrong."))
+    if failed:
+        print("\nA part of the doctor failed: please report the lines above that say so.")
+
+
+def print_text(text, indent="", before=""):
+    words = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.fill(text, 100, initial_indent=indent, subsequent_indent=indent, **words)
+    print(before + lines)
+
+
+def print_list(title, texts):
+    if texts:
+        print(f"\n{title}:")
+    for text in texts:
+        print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
+
+
+def seen(finding):
+    return f"{finding.seen}; fine if {finding.fine}" if finding.fine else finding.seen
+
+
+def show_all_findings():
+    for key, words in FINDINGS.items():
+        print(f"\n{key}")
+        print_words(words)
+
+
+def print_words(words):
+    exercise = f", exercise {number(words.exercise)}" if words.exercise else ""
+    print_text(f"Why: {words.why}", "  ")
+    print_text(f"See {address(words.page)}{exercise}", "  ")
+
+
+def number(exercise):
+    """exercises/fix/02_padded_accuracy.py -> 02"""
+    return Path(exercise).name[:2]
+
+
+def address(page):
+    """Where to read a page: in this checkout, at an address that the package has, or its name."""
+    if (CHECKOUT / page.partition("#")[0]).exists():
+        path = os.path.relpath(CHECKOUT / page)
+        return str(CHECKOUT / page) if path.startswith("../..") else path
+    with suppress(PackageNotFoundError):
+        urls = metadata("ddp-doctor").get_all("Project-URL")
+        if urls:
+            return f"{urls[0].partition(', ')[2]}/{page}"
+    return f"{page} in the repository that the doctor comes from"
+
+
+# ------------------------------------------------------------------ how the run went
+
+
+def sentence(run):
+    """The facts of the run."""
+    parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
+    parts += failures(run)
+    parts.append(f"{len(run.ranks)} rank(s) seen")
+    if run.strangers:
+        parts.append(f"{len(run.strangers)} process(es) joined no group")
+    if run.end in ("limit", "interrupt") and run.ranks:
+        parts.append(per_rank(run.ranks, map(state, run.ranks)))
+    known = facts(run)
+    if known:
+        samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
+        rate = known["rate"]
+        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate
+        parts.append(f"{known['steps']} steps{samples}, learning rate {rate}")
+    return "; ".join(parts) + "."
+
+
+def failures(run):
+    """How processes failed: the first one first, since others lose the connection by it."""
+    texts = []
+    for process in run.processes:
+        who = f"rank {process.number}" if process in run.ranks else "a process"
+        for event in process.all(Raised):
+            error = event.error.partition("\n")[0].split(". ")[0]  # gloo adds a page of advice
+            texts.append((event.when.time, f"{who} raised {error} ({event.at})"))
+        said = process.says(Ended) or process.says(Raised)
+        if run.end == "ended" and process in run.ranks and not said:
+            texts.append((0, f"{who} ended without a word (killed?)"))
+    return [text for _, text in sorted(texts)]
+
+
+def exit_code(run, found, failed):
+    """1: something is wrong. 2: the run was not whole. 3: the doctor itself failed. 0: none."""
+    if any(one.severity == "wrong" for one in found):
+        return 1
+    # The command may hide that a rank has failed.
+    raised = any(process.says(Raised) for process in run.processes)
+    if not run.ended_well or len(run.ranks) < 2 or raised:
+        return 2
+    return 3 if failed else 0
+
+
+# ------------------------------------------------------------------ how much was looked at
+
+
+def looked_at(run):
+    """How much was compared: a finding that is not there is worth no more than this."""
+    counts = {
+        "steps": [len(rank.steps) for rank in run.ranks],
+        "steps whose gradients and weights were compared": list(map(compared, run.ranks)),
+        "whole epochs of data": [len(whole(rank, trained=True)) for rank in run.ranks],
+        "whole evaluations": [len(whole(rank, trained=False)) for rank in run.ranks],
+        "collectives": [len(rank.all(Collective)) for rank in run.ranks],
+        "lines printed with numbers": [len(rank.all(Printed)) for rank in run.ranks],
+        "files": [len(rank.all(Wrote)) + len(rank.all(Read)) for rank in run.ranks],
+    }
+    return [f"{name}: {per_rank(run.ranks, own)}" for name, own in counts.items() if any(own)]
+
+
+def compared(rank):
+    return sum(bool(work.step.gradients) for work in rank.steps)
+
+
+def whole(rank, trained):
+    """An epoch that was left early is not counted: it says nothing about the samples of others."""
+    return [epoch for epoch in rank.epochs if epoch.whole and epoch.trained == trained]
+
+
+def not_judged(run, ignored, failed):
+    """What could not be looked at, and why."""
+    works = [work for rank in run.ranks for work in rank.steps]
+    began = run.all(EpochBegan)
+    averaged = [work for work in works if is_averaged(work)]
+    reasons = {
+        "anything: no process joined a group (or Python ran with -I, -E or -S)": not run.ranks,
+        "what needs two ranks: there was one": len(run.ranks) == 1,
+        f"{run.others} processes of other starts of ranks in this command": run.others > 0,
+        "what would have come after the end of this run": not run.ended_well,
+        "weights and gradients that are sharded (FSDP, tensor parallelism)": any(
+            not work.parameters.plain for work in works
+        ),
+        "which samples an IterableDataset gave": any(
+            event.sampler == "_InfiniteConstantSampler" for event in began
+        ),
+        "forward passes of compiled code: they are not watched": any(
+            not work.forwards for work in averaged
+        ),
+        "differences that Join or a communication hook makes on purpose": run.is_loose,
+        "training steps: no two ranks made the same one": run.ranks and not run.optimizers,
+        "what DDP does: nothing was wrapped by it": works and not run.all(Wrapped),
+        "all of the training data: they came from no DataLoader": works and not began,
+        "whether an epoch gave all samples: no loader was read to its end": began
+        and not any(rank.whole_epochs for rank in run.ranks),
+    }
+    texts = [text for text, is_so in reasons.items() if is_so]
+    texts += [f"{key}: left out by --ignore" for key in ignored]
+    texts += [f"all of a long run: {text}" for text in left_out(run)]
+    return texts + failed
+
+
+def is_averaged(work):
+    return any(event.averages for event in work.backwards)
+
+
+# ------------------------------------------------------------------ for programs
+
+
+def as_json(run, found, ignored, failed):
+    return {
+        "exit": exit_code(run, found, failed),
+        "command": {"code": run.code, "end": run.end},
+        "ranks": len(run.ranks),
+        "facts": {"sentence": sentence(run), **facts(run)},
+        "findings": list(map(finding_as_json, found)),
+        "looked_at": looked_at(run),
+        "not_judged": not_judged(run, ignored, failed),
+    }
+
+
+def finding_as_json(finding):
+    words = FINDINGS[finding.key]
+    return {
+        "severity": finding.severity,
+        "key": finding.key,
+        "at": finding.at,
+        "seen": seen(finding),
+        "why": words.why,
+        "page": address(words.page),
+        "exercise": number(words.exercise) if words.exercise else None,
+    }
+
+
+def write(path, what):
+    Path(path).write_text(json.dumps(what, indent=1) + "\n")

@@ -1,0 +1,604 @@
+"""The training step: do the ranks train one model, by the gradient that is meant?"""
+
+import math
+from collections import Counter
+
+from ..run.events import (
+    Clipped,
+    Computes,
+    GlobalBatch,
+    Keeps,
+    Plateau,
+    Raised,
+    Scheduled,
+    Totals,
+    Wrapped,
+)
+from .findings import Finding, per_rank, short
+
+
+def different_gradients(run):
+    """One search, four findings: the first step with different gradients, and its cause."""
+    for optimizer in run.optimizers:
+        row = optimizer.first_difference
+        if row is None or run.is_loose:
+            continue
+        if optimizer.is_in_ddp:
+            key, at, text = cause(run, row)
+        elif optimizer.averaged_by_script and averages_after_backward(row) and optimizer.drifts:
+            key = "weights-differ"
+            at = row.at
+            text = ""
+        else:
+            continue  # see not_wrapped
+        count = len(row.differing("gradients"))
+        of = f"{count} of {len(optimizer.parameters.sizes)} parameters"
+        # Local SGD averages after some steps, and an ensemble never does.
+        later = optimizer.is_in_ddp and optimizer.averaged_ever
+        certain = optimizer.drifts and not later and not run.has_own_models
+        yield Finding(
+            key,
+            at,
+            seen=f"in step {row.n + 1} the ranks had different gradients for {of}{text}",
+            fine="" if certain else "the ranks average them later, or train models of their own",
+        )
+
+
+def averages_after_backward(row):
+    """Does the script itself communicate between a backward pass and this step?"""
+    work = row.works[0]
+    if not work.backwards:
+        return False
+    first = work.backwards[0].when.time
+    return any(call.when.time > first and not call.by_torch for call in work.collectives)
+
+
+def cause(run, row):
+    """Why gradients differ although DDP wraps the model -> key, line, words."""
+    work = row.works[0]
+    averaged = [event.averages for event in work.backwards]
+    if not work.forwards and not any(averaged):
+        at = work.backwards[-1].at if work.backwards else row.at
+        return "not-through-ddp", at, "; DDP's forward() was not called before this backward()"
+    if averaged and not averaged[-1]:
+        passes = f"only {sum(averaged)} of the {len(averaged)} backward passes of this step"
+        words = f"; {passes} averaged the gradients. The last pass did not average them"
+        return "last-pass-not-synced", row.at, words
+    in_ddp = work.parameters.in_ddp
+    lacking = [number for number in row.differing("gradients") if not in_ddp[number]]
+    if lacking:
+        wrapped = run.all(Wrapped)[0].at
+        return "not-in-ddp", row.at, f"; DDP ({wrapped}) does not have {len(lacking)} of these"
+    return "weights-differ", row.at, ""
+
+
+def different_weights(run):
+    """Gradients and rates agree, and the weights differ: they did so from the start."""
+    for optimizer in run.optimizers:
+        rates = any(row.rates_differ() for row in optimizer.rows)
+        if rates or optimizer.first_difference or not optimizer.is_joint or not optimizer.drifts:
+            continue
+        look = next(look for look in optimizer.looks if look.numbers)
+        when = "after the last step"
+        since = "although the gradients agreed"
+        if look.row is not None:
+            when = f"before step {look.row.n + 1}"
+            if look.row.n == 0:
+                since = "nothing made them equal"
+        yield Finding(
+            "weights-differ",
+            look.row.at if look.row is not None else optimizer.rows[-1].at,
+            seen=f"{when} {len(look.numbers)} parameters have different weights: {since}",
+            fine="Join or a hook makes them" if run.is_loose else "",
+        )
+
+
+def different_rates(run):
+    for optimizer in run.optimizers:
+        rows = [row for row in optimizer.rows if row.rates_differ()]
+        if rows and optimizer.is_joint:
+            rates = [f"{step.rates[0]:.4g}" for step in rows[0].steps]
+            each = per_rank(rows[0].ranks, rates)
+            yield Finding(
+                "rates-differ",
+                rows[0].at,
+                seen=f"from step {rows[0].n + 1} on the learning rates differ: {each}",
+                fine="" if optimizer.drifts else "the weights agree",
+            )
+
+
+def different_decisions(run):
+    """ReduceLROnPlateau decides on each rank by itself, so each has to get the same value."""
+    joint = any(optimizer.is_joint for optimizer in run.optimizers)
+    for team in run.teams if joint else ():
+        for met in paired(run, [rank.all(Plateau) for rank in team]):
+            values = [event.value for event in met]
+            if len({str(value) for value in values}) == 1:
+                continue  # all are 0 or nan, perhaps
+            if None in values or all(is_close(value, values[0], 1e-4) for value in values):
+                continue
+            each = per_rank(team, [f"{value:.4g}" for value in values])
+            yield Finding(
+                "rates-differ",
+                met[0].at,
+                seen=f"ReduceLROnPlateau got other values on each rank: {each}",
+                fine="the ranks decide alike all the same",
+            )
+
+
+def different_numbers_of_steps(run):
+    """As many averaged gradients on each rank of a team, and not as many steps of them."""
+    for team in run.teams:
+        totals = [rank.all(Totals)[-1] for rank in team if rank.says(Totals)]
+        if len(totals) < len(team) or run.is_loose:
+            continue
+        steps = [event.steps for event in totals]
+        averaged = {event.averaged for event in totals}
+        if len(set(steps)) > 1 and len(averaged) == 1 and min(averaged) > 2:
+            most = team[steps.index(max(steps))]
+            applied = per_rank(team, steps)
+            yield Finding(
+                "steps-differ",
+                most.steps[0].step.at,
+                seen=f"of {min(averaged)} averaged gradients the ranks applied: {applied}",
+                fine="the weights are sent afterwards",
+            )
+
+
+def not_wrapped(run):
+    """Gradients differ, and nothing averages them: neither DDP nor the script."""
+    for optimizer in run.optimizers:
+        served = optimizer.is_in_ddp or optimizer.averaged_ever
+        sharded = not optimizer.parameters.plain  # as FSDP does it
+        if served or sharded or not optimizer.first_difference or not optimizer.drifts:
+            continue
+        busy = 0
+        for row in optimizer.rows:
+            busy += any(exchanges_much(call) for call in row.works[0].collectives)
+        if busy > len(optimizer.rows) / 2 or len(optimizer.rows) < 2:
+            continue  # weights or activations are exchanged
+        parts = [epoch.began.parts for epoch in run.ranks[0].epochs if epoch.trained]
+        # Whoever divides the data means one model. Folds and ensembles do not divide it so.
+        divides = max(parts, default=1) > 1
+        certain = divides and not run.all(Wrapped) and not run.is_loose
+        yield Finding(
+            "not-wrapped",
+            optimizer.rows[0].at,
+            seen=f"in {len(optimizer.rows)} steps nothing averages the gradients of this model",
+            fine="" if certain else "each rank is to have its own model",
+        )
+
+
+def exchanges_much(call):
+    return call.numel > 16 and call.op != "broadcast"
+
+
+# ------------------------------------------------------------------ the size of the gradient
+
+
+def not_the_mean(run):
+    """The gradient that is applied, in units of the mean of the ranks' gradients."""
+    for optimizer in run.optimizers if not run.is_loose else ():
+        world = len(optimizer.rows[0].ranks)
+        times = {}  # of each row that was looked at
+        for row in optimizer.rows:
+            if all(work.own and work.applied for work in row.works):
+                times[row] = times_the_mean(row)
+        for wrong in (world, 1 / world):
+            odd = [row for row, factor in times.items() if is_close(factor, wrong)]
+            # A single step may agree by chance.
+            if world > 1 and len(odd) > max(1, len(times) / 2):
+                seen = f"in {len(odd)} of {len(times)} steps the gradient is {wrong:g} times the"
+                yield Finding(
+                    "not-the-mean",
+                    line_of_average(odd[0], optimizer),
+                    seen=f"{seen} mean of the ranks' gradients of mean losses",
+                    fine="the rate fits that",
+                )
+
+
+def line_of_average(row, optimizer):
+    """Where the script itself averages: the last large call after a backward pass."""
+    work = row.works[0]
+    calls = []
+    for call in work.collectives:
+        if call.numel > 1 and call.when.time > work.backwards[0].when.time:
+            calls.append(call)
+    if not calls:
+        return row.at
+    return calls[0].at if optimizer.is_in_ddp else calls[-1].at
+
+
+def times_the_mean(row):
+    """None: it is not known, or not one number for all parameters."""
+    passes = row.works[0].backwards
+    factors = {event.factor for event in passes}
+    if len(factors) != 1 or None in factors or not all(event.mean for event in passes):
+        return None
+    factor = passes[0].factor * len(passes)
+    if len(passes) > 1 and not is_close(factor, 1):
+        return None  # accumulated losses of another weight
+    ratios = []
+    for number, applied in enumerate(row.works[0].applied):
+        own = [work.own[number] for work in row.works]
+        largest = max(map(abs, own))
+        mean = sum(own) / len(own)
+        # Otherwise they almost cancel out, or a rank has no gradient at all.
+        if abs(mean) > 0.05 * largest / len(own) and min(map(abs, own)) > 0.01 * largest:
+            ratios.append(applied / mean)
+    if ratios and all(is_close(ratio, ratios[0], 0.001) for ratio in ratios):
+        return ratios[0] * factor
+    return None
+
+
+def is_close(value, wanted, tolerance=0.01):
+    return value is not None and abs(value - wanted) < tolerance * abs(wanted)
+
+
+def unequal_counts(run):
+    """The mean losses of the ranks are over different numbers of targets, in most passes."""
+    for optimizer in run.optimizers:
+        if not optimizer.is_joint:
+            continue
+        met = []  # (row, the passes of the ranks)
+        for row in optimizer.rows:
+            for passes in zip(*(work.backwards for work in row.works)):
+                if all(event.targets for event in passes):
+                    met.append((row, passes))
+        uneven = [(row, passes) for row, passes in met if imbalance(passes) > 1.001]
+        # The last batch of an epoch is often uneven.
+        if not uneven or len(uneven) < len(met) / 2:
+            continue
+        row, passes = max(uneven, key=lambda pair: imbalance(pair[1]))
+        counts = per_rank(row.ranks, [f"{event.targets:g}" for event in passes])
+        seen = f"in step {row.n + 1} the ranks' mean losses are over different numbers ({counts})"
+        yield Finding(
+            "unequal-counts",
+            passes[0].at,
+            seen=f"{seen}, and so they are in {len(uneven)} of {len(met)} passes",
+            fine="they differ by little",
+        )
+
+
+def imbalance(passes):
+    counts = [event.targets for event in passes]
+    return max(counts) / min(counts)
+
+
+def accumulation_weight(run):
+    """One search, two texts: the micro-batches of a step do not add up to a mean."""
+    for optimizer in run.optimizers:
+        works = []
+        for row in optimizer.rows:
+            work = row.works[0]
+            if work.backwards and not work.step.closure:  # LBFGS: passes belong to other steps
+                works.append(work)
+        factors = set()
+        lines = set()
+        for work in works:
+            for event in work.backwards:
+                known = event.factor is not None and event.mean
+                factors.add(round(event.factor, 6) if known else 0)
+                lines.add(event.at)
+        if not optimizer.is_joint or not factors or 0 in factors or len(lines) != 1:
+            continue  # more than one loop, or losses that are no means
+        if len(factors) > 1:
+            yield from other_sums(works)
+            continue
+        factor = factors.pop()
+        usual = Counter(len(work.backwards) for work in works).most_common(1)[0][0]
+        odd = [work for work in works if len(work.backwards) != usual]
+        if usual > 1 and not is_close(factor * usual, 1):
+            each = f"a step adds up {usual} losses, each times {factor:.4g}"
+            yield Finding(
+                "accumulation-weight",
+                works[0].step.at,
+                seen=f"{each}: {factor * usual:.3g} times the mean",
+                fine="the rate fits that",
+            )
+        elif odd:  # also a rest that is carried over into the next epoch
+            count = len(odd[0].backwards)
+            seen = f"step {odd[0].step.n + 1} adds up {count} losses, the others {usual}"
+            yield Finding(
+                "accumulation-weight",
+                odd[0].step.at,
+                seen=f"{seen}, and each is multiplied by {factor:.4g}",
+                fine="that step may count otherwise",
+            )
+
+
+def other_sums(works):
+    """The factor changes between steps, and the factors of most steps add up to 1."""
+    odd = []
+    for work in works:
+        total = sum(event.factor for event in work.backwards)
+        if not is_close(total, 1):
+            odd.append((work, total))
+    parts = max(len(work.backwards) for work in works)
+    if parts > 1 and 0 < len(odd) <= 2 * len(works) / 3:
+        work, total = odd[0]
+        count = len(work.backwards)
+        seen = f"step {work.step.n + 1} adds up {count} losses, whose factors add up to {total:.3g}"
+        yield Finding(
+            "accumulation-weight",
+            work.step.at,
+            seen=f"{seen}, as in {len(odd)} of {len(works)} steps",
+            fine="these steps may count otherwise",
+        )
+
+
+def clip_scaled(run):
+    """The norm is that of the gradients times the scale of the GradScaler."""
+    for event in run.ranks[0].all(Clipped):
+        if event.scale > 1:
+            yield Finding(
+                "clip-scaled",
+                event.at,
+                seen=f"gradients are clipped while multiplied by {event.scale:g}",
+                fine="the limit is, too" if event.limit >= event.scale else "",
+            )
+
+
+def zero_gradients(run):
+    """In no step that was looked at is there a gradient that is not zero."""
+    for optimizer in run.optimizers:
+        looks = []
+        for row in optimizer.rows:
+            if row.steps[0].gradients:
+                looks.append(row.steps[0].gradients)
+        some = any(number not in (0, -1) for look in looks for number in look)
+        if len(looks) > 2 and optimizer.parameters.plain and not some:
+            yield Finding(
+                "zero-gradients",
+                optimizer.rows[0].at,
+                seen=f"in all {len(looks)} steps looked at every gradient was 0 or missing",
+                fine="there is nothing to train yet",
+            )
+
+
+def not_finite(run):
+    """The first step in which a gradient or a loss is nan or inf, and whose loss was so."""
+    for optimizer in run.optimizers:
+        row = next((row for row in optimizer.rows if is_bad(row)), None)
+        if row is None:
+            continue
+        bad = {}  # the first bad loss of each rank that has one
+        for rank, work in zip(row.ranks, row.works):
+            for event in work.backwards:
+                if not is_number(event.loss):
+                    bad.setdefault(rank.number, event)
+        if len(bad) == len(row.ranks):
+            what = "the loss of every rank was nan or inf"
+        elif bad:
+            what = f"the loss of rank {short(bad)} was nan or inf, and that of no other rank"
+        else:
+            what = "gradients were nan or inf, and no loss was so"
+        yield Finding(
+            "not-finite",
+            at=next(iter(bad.values())).at if bad else row.at,
+            seen=f"in step {row.n + 1} {what}",
+            fine="such a step is left out or meant",
+        )
+
+
+def is_bad(row):
+    losses = [event.loss for work in row.works for event in work.backwards]
+    return not row.is_finite or not all(map(is_number, losses))
+
+
+def is_number(loss):
+    return loss is None or math.isfinite(loss)
+
+
+# ------------------------------------------------------------------ models that are evaluated
+
+
+def different_models(run):
+    """The ranks bring results together that models of other buffers or weights made."""
+    for team in run.teams:
+        yield from evaluated_models(run, team)
+        yield from further_models(run, team)
+
+
+def evaluated_models(run, team):
+    for met in paired(run, [rank.evaluations for rank in team]):
+        models = [evaluation.model for evaluation in met]
+        names = models[0].names
+        differ = differing_names(models)
+        if not differ or any(model.names != names for model in models):
+            continue
+        joint = any(optimizer.is_joint for optimizer in run.optimizers)
+        # A rank's own head is a small part of a model.
+        most = models[0].trained or len(differ) > len(names) / 2
+        # If each rank evaluates all of the data, one rank's result may be used.
+        orders = {evaluation.orders for evaluation in met}
+        by_hand = met[0].orders == () and not met[0].reading
+        certain = joint and most and (len(orders) > 1 or by_hand)
+        yield Finding(
+            "buffers-differ",
+            models[0].at,
+            seen=f"the ranks added results of different buffers or weights ({short(differ, 2)})",
+            fine="" if certain else "one rank's result is used, or each has its own model",
+        )
+
+
+def further_models(run, team):
+    """A teacher, or an average of the weights, next to the trained model."""
+    others = []
+    for rank in team:
+        others.append([one for one in rank.all(Computes) if not one.trained and not one.first])
+    for models in paired(run, others):
+        if differing_names(models) and len({model.at for model in models}) == 1:
+            yield Finding(
+                "buffers-differ",
+                models[0].at,
+                seen="next to the trained model one computes whose weights differ between ranks",
+                fine="each rank is meant to have its own",
+            )
+
+
+def differing_names(models):
+    columns = zip(models[0].names, *(model.state for model in models))
+    return [name for name, *prints in columns if len(set(prints)) > 1]
+
+
+def paired(run, lists):
+    """The n-th of each rank, but not if one rank has more of them in a run that ended well."""
+    if len(set(map(len, lists))) > 1 and run.ended_well:
+        return []
+    return list(zip(*lists))
+
+
+# ------------------------------------------------------------------ memory, batches, schedules
+
+
+def memory_grows(run):
+    """In each of ten steps one more graph of a forward pass is in memory."""
+    for rank in run.ranks:
+        counts = [work.step.graphs for work in rank.steps]
+        grown = steps_in_which_it_grows(counts)
+        # Within an accumulation graphs live for some steps: only ten in a row tell.
+        if grown < 10:
+            continue
+        keepers = rank.all(Keeps)
+        name = f" in {keepers[0].name!r}" if keepers else ""
+        seen = f"in {grown} steps in a row rank {rank.number} kept one more graph{name}"
+        yield Finding(
+            "memory-grows",
+            at=keepers[0].at if keepers else rank.steps[-1].step.at,
+            seen=f"{seen}, up to {max(counts)}",
+            fine="they are needed later",
+        )
+    yield from memory_of_gpus_grows(run)
+
+
+def memory_of_gpus_grows(run):
+    """Without a graph, as for outputs that are kept: at each of ten looks there is more."""
+    for rank in run.ranks:
+        bytes_used = [work.step.memory for work in rank.steps if work.step.memory]
+        grown = steps_in_which_it_grows(bytes_used)
+        if grown < 10 or bytes_used[-1] < bytes_used[0] + 10_000_000:
+            continue
+        megabytes = (bytes_used[-1] - bytes_used[0]) / 1e6
+        yield Finding(
+            "memory-grows",
+            rank.steps[-1].step.at,
+            seen=f"at {grown} looks rank {rank.number} used ever more, {megabytes:.0f} MB in all",
+            fine="what is kept is needed later",
+        )
+
+
+def steps_in_which_it_grows(counts):
+    """The longest stretch of steps: an epoch may end it, and free what was kept."""
+    longest = 0
+    stretch = 1
+    for earlier, later in zip(counts, counts[1:]):
+        stretch = stretch + 1 if later > earlier else 1
+        longest = max(longest, stretch)
+    return longest
+
+
+def batch_grows(run):
+    """With --alone: a step takes more samples than on one rank, and the rate is the same.
+
+    Without it: the script's own words call its batch that of all ranks.
+    """
+    many = facts(run)
+    one = run.alone
+    called = called_global(run)
+    if not many:
+        return
+    if one and many["rate"] == one["rate"] and many["samples"] > one["samples"]:
+        seen = f"a step takes {many['samples']} samples, and on one rank {one['samples']}"
+        yield Finding(
+            "batch-grows",
+            called[0].at if called else many["at"],
+            seen=f"{seen}, and the rate is {many['rate']:g} in both",
+            fine="" if called else "that is meant",
+        )
+    elif called and not one:
+        seen = f"this is called the batch of all ranks, and each rank takes {called[0].number}"
+        yield Finding(
+            "batch-grows",
+            called[0].at,
+            seen=f"{seen} samples, {many['samples']} together",
+            fine="the words mean something else",
+        )
+
+
+def called_global(run):
+    """Numbers that the script calls the batch of all ranks, where they are that of each rank."""
+    each = Counter()
+    for rank in run.ranks:
+        for work in rank.steps:
+            each[work.samples] += 1
+    usual = each.most_common(1)[0][0] if each else 0
+    return [event for event in run.ranks[0].all(GlobalBatch) if event.number == usual > 1]
+
+
+def facts(run):
+    """What --alone compares: the steps of the first optimizer whose gradients are averaged."""
+    joint = [optimizer for optimizer in run.optimizers if optimizer.is_joint]
+    chosen = [*joint, *run.optimizers]
+    if not chosen:
+        return {}
+    rows = chosen[0].rows
+    samples = Counter()
+    rates = []
+    for row in rows:
+        samples[sum(work.samples for work in row.works)] += 1
+        rates += row.steps[0].rates
+    return {
+        "steps": len(rows),
+        "samples": samples.most_common(1)[0][0],
+        "rate": max(rates),
+        "at": rows[0].at,
+    }
+
+
+def schedule_length(run):
+    """Made for n steps, it went n times or one n-th of that: n is the number of ranks."""
+    world = len(run.ranks)
+    if run.code != 0 or run.all(Raised):
+        return
+    for event in run.ranks[0].all(Scheduled):
+        # Schedules per epoch are short, and two short numbers agree by chance.
+        if event.gone < 10 or not event.length or event.rises:
+            continue
+        if is_near(event.length, event.gone * world):
+            ratio = f"one in {world}"
+        elif is_near(event.length * world, event.gone):
+            ratio = f"{world} for each of them"
+        else:
+            continue
+        seen = f"{event.name} is made for {event.length} steps and went {event.gone}, {ratio}"
+        yield Finding(
+            "schedule-length",
+            event.at,
+            seen=f"{seen}: the number of ranks",
+            fine="the run goes on, or the rate is to end early",
+        )
+
+
+def is_near(one, other):
+    return abs(one - other) < 0.08 * one
+
+
+JUDGES = [
+    different_gradients,
+    different_rates,
+    different_decisions,
+    different_weights,
+    different_numbers_of_steps,
+    not_wrapped,
+    not_the_mean,
+    unequal_counts,
+    accumulation_weight,
+    clip_scaled,
+    zero_gradients,
+    not_finite,
+    different_models,
+    memory_grows,
+    batch_grows,
+    schedule_length,
+]

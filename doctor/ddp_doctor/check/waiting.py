@@ -1,0 +1,267 @@
+"""The run: who waited for whom, in which order, who failed before joining, who wrote what."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from ..run.events import (
+    Backward,
+    Collective,
+    Destroyed,
+    Ended,
+    EpochBegan,
+    EpochEnded,
+    Joined,
+    Joining,
+    Raised,
+    Wrote,
+)
+from .findings import Finding, per_rank, short
+
+# Errors that follow from what another rank did.
+LOST = re.compile("closed by peer|reset by peer|timed? ?out|broken pipe|connection|preamble", re.I)
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
+
+
+def op_of(event):
+    return event.op if isinstance(event, Collective) else type(event).__name__.lower()
+
+
+def trains(rank):
+    """Does it wait in a training step?"""
+    return isinstance(rank.waits, Backward) or getattr(rank.waits, "training", False)
+
+
+def state(rank):
+    steps = f"after {len(rank.steps)} steps"
+    if rank.waits:
+        return f"waits in {op_of(rank.waits)} ({rank.waits.at}) {steps}"
+    if rank.says(Ended) or rank.says(Destroyed):
+        return f"has ended {steps}"
+    return f"computes {steps}"
+
+
+def stuck_ranks(run):
+    """The ranks that waited in vain, if that is how the run ended, and nobody crashed."""
+    if run.ended_well or run.end == "limit" or run.is_loose:
+        return []
+    for rank in run.ranks:
+        crashed = any(not LOST.search(event.error) for event in rank.all(Raised))
+        said = rank.waits or rank.says(Ended) or rank.says(Destroyed)
+        # After a crash, or a kill without a word, the others wait rightly.
+        if crashed or (run.end == "ended" and not said):
+            return []
+    return [rank for rank in run.ranks if rank.waits]
+
+
+def waited_in_vain(run):
+    """One search, three findings: all send, a rank left the loop, or only some ranks call."""
+    stuck = stuck_ranks(run)
+    if not stuck:
+        return
+    states = per_rank(run.ranks, map(state, run.ranks))
+    if len(stuck) > 1 and all(map(sends, stuck)):
+        yield Finding(
+            "all-send-first",
+            stuck[0].waits.at,
+            seen=f"{states}; none receives",
+        )
+    elif has_left(run, stuck) or left_behind(run, stuck):
+        training = [rank for rank in stuck if trains(rank)] or left_behind(run, stuck)
+        yield Finding(
+            "uneven-steps",
+            training[0].waits.at,
+            seen=f"{states}; no more data, or an if by a number of its own?",
+        )
+    else:
+        first = min(stuck, key=is_usual_place)
+        lines = getattr(first.waits, "called_from", [])
+        places = {op_of(rank.waits) + rank.waits.at for rank in stuck}
+        alike = len(places) == 1 and len(stuck) == len(run.ranks)
+        yield Finding(
+            "one-rank-communicates",
+            first.waits.at,
+            seen=f"{states}; called in {short(lines)}" if lines else states,
+            fine="the network or a process is broken" if alike else "",
+        )
+
+
+def is_usual_place(rank):
+    """A rank in a step or in a barrier waits rightly: the other one tells more."""
+    return trains(rank) or op_of(rank.waits) == "barrier"
+
+
+def sends(rank):
+    """Does it wait for a message to be taken?"""
+    calls = [call.op for call in rank.all(Collective) if call.op != "wait"]
+    return bool(calls) and calls[-1] in ("send", "isend")
+
+
+def has_left(run, stuck):
+    """Some ranks wait in a training step, and the others have ended or have had less data."""
+    training = [rank for rank in stuck if trains(rank)]
+    others = [rank for rank in run.ranks if rank not in training]
+    left = all(rank.waits is None or op_of(rank.waits) == "barrier" for rank in others)
+    counts = set()
+    for rank in run.ranks:
+        whole = [epoch for epoch in rank.epochs if epoch.trained and epoch.whole]
+        counts.add(tuple(len(epoch.batches) for epoch in whole))
+    return bool(training) and bool(others) and (left or len(counts) > 1)
+
+
+def left_behind(run, stuck):
+    """The ranks that read on in an epoch which was over for another rank after fewer batches.
+
+    Lightning asks in each step whether to stop: they wait in this question, and in no pass.
+    """
+    found = []
+    for rank in stuck:
+        current = rank.epochs[-1] if rank.epochs else None
+        if current is None or not current.trained or current.whole:
+            continue
+        number = len(training_epochs(rank, current.began.at))
+        for other in run.ranks:
+            epochs = training_epochs(other, current.began.at)
+            if len(epochs) != number or not is_done_with(other, epochs[-1]):
+                continue
+            if len(epochs[-1].batches) < len(current.batches):
+                found.append(rank)
+                break
+    return found
+
+
+def training_epochs(rank, at):
+    return [epoch for epoch in rank.epochs if epoch.trained and epoch.began.at == at]
+
+
+def is_done_with(rank, epoch):
+    """The epoch is whole, and the rank went on to something else."""
+    after = rank.events[epoch.over :]
+    goes_on = any(isinstance(event, (EpochBegan, EpochEnded, Ended, Destroyed)) for event in after)
+    return epoch.whole and goes_on and not trains(rank)
+
+
+# ------------------------------------------------------------------ the order of calls
+
+
+def crossed_order(run):
+    """The n-th calls of the ranks are different ones, or are about different things."""
+    calls = []
+    for rank in run.ranks:
+        own = [call for call in rank.all(Collective) if call.whole_group]
+        calls.append([call for call in own if call.op not in POINT_TO_POINT])
+    for number, met in enumerate(zip(*calls), 1):
+        ops = {call.op for call in met}
+        sizes = {call.numel for call in met}
+        # Gathered or scattered parts may have other sizes; a sum may not.
+        if len(ops) > 1 or (ops == {"all_reduce"} and len(sizes) > 1):
+            # In a hang, a call that another rank never makes has its name: see waited_in_vain().
+            if stuck_ranks(run) and not all_make(met, calls, number):
+                return
+            calls_in_words = [f"{call.op} of {call.numel} numbers ({call.at})" for call in met]
+            each = per_rank(run.ranks, calls_in_words)
+            yield Finding(
+                "crossed-order",
+                met[0].at,
+                seen=f"the ranks' collectives number {number} differ: {each}",
+            )
+            return
+    yield from crossed_words(run, calls)
+
+
+def all_make(met, calls, number):
+    """Does each rank make, from its n-th call on, the n-th calls of all the others?"""
+    wanted = {(call.op, call.at, call.numel) for call in met}
+    for own in calls:
+        made = {(call.op, call.at, call.numel) for call in own[number - 1 :]}
+        if not wanted <= made:
+            return False
+    return True
+
+
+def crossed_words(run, calls):
+    """For each function and variable: the same words on all ranks, in another order."""
+    said = defaultdict(lambda: [[] for _ in run.ranks])
+    lines = {}
+    for number, own in enumerate(calls):
+        for call in own:
+            for name, word in call.about.items():
+                said[call.op, name][number].append(word)
+                lines.setdefault((call.op, name), call.at)
+    for (op, name), words in said.items():
+        if name == "keys":
+            same = all(map(have_same_keys, zip(*words)))
+        else:
+            same = all(sorted(own) == sorted(words[0]) for own in words)
+        if not same or all(own == words[0] for own in words):
+            continue
+        each = per_rank(run.ranks, [f"({short(own, 3)})" for own in words])
+        yield Finding(
+            "crossed-order",
+            lines[op, name],
+            seen=f"the ranks call {op} in different orders, by their {name}: {each}",
+            # A variable may be named otherwise, what is gathered may carry its name, and a tensor
+            # may have the numbers of a dictionary by chance.
+            fine="these belong together" if name in ("tensor", "keys") or "gather" in op else "",
+        )
+
+
+def have_same_keys(met):
+    """The ranks' numbers of one call, by the keys of the dictionaries that they come from."""
+    return len({str(sorted(keys.split(", "))) for keys in met}) == 1
+
+
+# ------------------------------------------------------------------ the processes and their files
+
+
+def raised_before_joining(run):
+    """A process ended by an exception before it was a member of a group."""
+    waits = [process for process in run.strangers if process.says(Joining)]
+    for process in run.strangers:
+        for event in process.all(Raised):
+            if LOST.search(event.error):
+                continue
+            others = f"; {len(waits)} other process(es) waited for it" if waits else ""
+            yield Finding(
+                "raised-before-joining",
+                event.at,
+                seen=f"a process raised {event.error} before it joined a group{others}",
+            )
+
+
+def never_joined(run):
+    alone = [process for process in (*run.strangers, *run.ranks) if process.steps]
+    joined = [event for event in run.all(Joined) if event.world > 1]
+    if len(alone) > 1 and not joined:
+        yield Finding(
+            "never-joined",
+            alone[0].steps[0].step.at,
+            seen=f"{len(alone)} processes trained a model, and none has others in its group",
+            fine="each is to have its own model",
+        )
+
+
+def saved_by_every_rank(run):
+    """Several ranks save weights into one file, in the same stretch of training."""
+    writers = defaultdict(dict)
+    for rank in run.ranks:
+        for event in rank.all(Wrote):
+            if event.weights:
+                writers[event.path, event.when.step][rank.number] = event.at
+    for (path, step), lines in writers.items():
+        if len(lines) > 1:
+            yield Finding(
+                "saved-by-every-rank",
+                at=next(iter(lines.values())),
+                seen=f"ranks {short(lines)} all save {Path(path).name} after {step} steps",
+                fine="each has a disk of its own",
+            )
+
+
+JUDGES = [
+    raised_before_joining,
+    never_joined,
+    waited_in_vain,
+    crossed_order,
+    saved_by_every_rank,
+]

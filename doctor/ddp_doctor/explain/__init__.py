@@ -1,0 +1,1 @@
+"""The verb `explain`: what the logs of a failed run say."""

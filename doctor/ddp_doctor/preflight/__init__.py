@@ -1,0 +1,1 @@
+"""The verb `preflight`: is this machine ready, and do the nodes agree?"""

@@ -1,0 +1,510 @@
+"""The events: everything that a watched process can say about itself.
+
+A watcher constructs an event, and watch/note.py appends it to the file of its process. read()
+brings the files back. Nothing else passes from a watched process to the judges. An event is frozen:
+what is concluded from events is something new (run.py).
+
+`at` is a line of the reader's own code, as "file:line". A fingerprint is an integer, equal for two
+tensors if their bits are equal; -1 stands for a tensor that cannot be compared.
+"""
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When an event happened, on the rank on which it happened."""
+
+    time: float  # seconds; all processes of a machine share this clock
+    step: int  # optimizer steps that had begun before
+    passes: int  # backward passes that had begun before
+
+
+@dataclass(frozen=True)
+class Event:
+    when: Moment
+
+
+# ------------------------------------------------------------------ the process and its group
+
+
+@dataclass(frozen=True)
+class Joined(Event):
+    """The process has joined the default group."""
+
+    at: str
+    rank: int
+    world: int  # number of ranks
+
+
+@dataclass(frozen=True)
+class Destroyed(Event):
+    """The script has destroyed the default group."""
+
+
+@dataclass(frozen=True)
+class Raised(Event):
+    """The script ends by an exception. `at` is the innermost line of the reader's code."""
+
+    at: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Ended(Event):
+    """The process has reached its end. A killed process does not say this."""
+
+
+@dataclass(frozen=True)
+class Totals(Event):
+    """At the end: how much did this process do?"""
+
+    steps: int  # of optimizers that have parameters which DDP averages
+    averaged: int  # backward passes in which DDP averaged
+
+
+@dataclass(frozen=True)
+class Later(Event):
+    """A value that was still on a GPU when its event was written. read() puts it there."""
+
+    of: str  # the event's kind
+    number: int  # how many events of this kind were there, with it?
+    field: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Unseen(Event):
+    """Something was left out on purpose, because the run is long."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """A watcher failed, so something was not seen. The script was not disturbed."""
+
+    module: str  # of the watcher, as steps
+    watcher: str  # its function
+    error: str
+
+
+# ------------------------------------------------------------------ what may wait for other ranks
+
+
+@dataclass(frozen=True)
+class Joining(Event):
+    """The process calls init_process_group. It waits until Returned."""
+
+    at: str
+
+
+@dataclass(frozen=True)
+class Collective(Event):
+    """The script calls a function of torch.distributed. The rank waits until Returned."""
+
+    at: str
+    op: str  # the function's name
+    called_from: list[str]  # the lines that led to `at`, the nearest first
+    functions: list[str]  # the script's functions that led to it, by the lines of their definitions
+    numel: int  # numbers in the tensor, 0 if there is none
+    whole_group: bool  # False: a group that the script has made
+    about: dict[str, str]  # words in the variables of loops and the parameters around the call
+    by_torch: bool  # called by PyTorch itself, as ZeroRedundancyOptimizer does
+    trimmed: bool  # called by Accelerate's gather_for_metrics, which cuts off what is double
+    decides: bool  # called by Lightning to decide together: what is sent is no result
+    sums: bool  # it adds up, as all_reduce does by default
+    values: list[float]  # of a tensor with a few numbers, in an evaluation
+
+
+@dataclass(frozen=True)
+class Forward(Event):
+    """The forward pass of a DDP object begins. It may broadcast buffers: the rank may wait."""
+
+    at: str
+    training: bool  # in train mode and with gradients
+    samples: int  # the first dimension of the first tensor
+    inputs: int  # fingerprint of the first tensor in a step's first pass, otherwise -1
+
+
+@dataclass(frozen=True)
+class Backward(Event):
+    """A backward pass begins. If `averages`, DDP averages gradients in it, and the rank waits."""
+
+    at: str
+    averages: bool
+    loss: float | None  # its value, None if it is no single number
+    factor: float | None  # loss / 4 has 0.25; None: a factor that is not known
+    mean: bool  # below this factor the loss is a mean
+    targets: float | None  # numbers that this mean is over, None if the graph does not show it
+    scaled: bool  # a GradScaler multiplied it; `loss` and `factor` are without that
+
+
+@dataclass(frozen=True)
+class Returned(Event):
+    """What the rank waited for is over. `inside`: the call in which it still is."""
+
+    op: str
+    inside: str | None
+
+
+# ------------------------------------------------------------------ the step
+
+
+@dataclass(frozen=True)
+class Wrapped(Event):
+    """A model was wrapped by DDP."""
+
+    at: str
+    ranks: list[int]  # that average their gradients with each other
+
+
+@dataclass(frozen=True)
+class Loose(Event):
+    """From here on ranks may differ on purpose: Join, or a communication hook."""
+
+    at: str
+
+
+@dataclass(frozen=True)
+class Gradients(Event):
+    """The gradients of an optimizer, before the script itself averages them, or clips them."""
+
+    optimizer: int
+    before_clip: bool  # taken when clipping began; False: right after a backward pass
+    sums: list[float]  # a weighted sum of each gradient: that of a mean is the mean of the sums
+
+
+@dataclass(frozen=True)
+class Parameters(Event):
+    """What an optimizer trains: before its first step, and whenever that has changed."""
+
+    optimizer: int
+    sizes: list[int]  # numbers in each parameter
+    in_ddp: list[bool]  # does DDP average the gradient of this parameter?
+    plain: bool  # each is a whole tensor, and not a part of one as FSDP makes it
+
+
+@dataclass(frozen=True)
+class Step(Event):
+    """An optimizer is about to apply its gradients."""
+
+    at: str
+    optimizer: int  # number of these parameters, in the order of their first steps
+    n: int  # steps of these parameters before
+    closure: bool  # the backward passes come within the step, as for LBFGS
+    rates: list[float]
+    finite: bool | None  # no gradient is nan or inf; None if this step is not looked at
+    gradients: list[int]  # fingerprints; [] if this step is not looked at
+    weights: list[int]  # likewise, before the step; -1 if it has had no gradient
+    sums: list[float]  # as in Gradients
+    random: dict[str, int]  # fingerprints of the random generators' states, by name
+    graphs: int  # graphs of earlier forward passes that are still in memory
+    memory: int  # bytes of tensors on the GPU in every tenth step, otherwise 0
+
+
+@dataclass(frozen=True)
+class Last(Event):
+    """The weights after the last step, unless other weights were loaded since."""
+
+    optimizer: int
+    n: int  # steps of these parameters
+    weights: list[int]
+
+
+@dataclass(frozen=True)
+class ScalerStepped(Event):
+    """GradScaler.step() is over: it has made a step, or left one out."""
+
+
+@dataclass(frozen=True)
+class Clipped(Event):
+    """Gradients are clipped while they are multiplied by the GradScaler's scale."""
+
+    at: str
+    scale: float
+    limit: float  # of the norm, or of the values
+
+
+@dataclass(frozen=True)
+class Keeps(Event):
+    """A variable of the script holds the graphs of many steps. `at` is the line that adds one."""
+
+    at: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Scheduled(Event):
+    """How far a schedule of the learning rate has gone, at the end of the run."""
+
+    at: str
+    name: str  # of its class
+    length: int | None  # steps for which it was made
+    rises: bool  # it ends with the full rate, as a warm-up does
+    gone: int  # steps that it has made
+
+
+# ------------------------------------------------------------------ time, with `speed` only
+
+
+@dataclass(frozen=True)
+class Plateau(Event):
+    """ReduceLROnPlateau gets a value, and decides by it whether the rate becomes smaller."""
+
+    at: str
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Laps(Event):
+    """A step is over, or the run is: where was the rank since the step before? There are no gaps.
+
+    The phases are those of watch/laps.py. Times are seconds. The time in which the rank could have
+    run and had no core is in `no_core`, and in nothing else.
+    """
+
+    n: int  # number of the step, the first one is 1
+    seconds: dict[str, float]  # by phase
+    no_core: float
+    calls: dict[str, float]  # a part of the phase "collective": by "FUNCTION FILE:LINE"
+    averages: list[float]  # the phase "exposed" of each backward pass in which DDP averaged
+    processor: float  # what all threads of the process computed
+    passes: int  # backward passes
+    models: int  # DDP objects that averaged in them
+    accumulates: bool  # each pass but the first added to gradients that were there
+    sent: int  # bytes in the script's own collectives, after the first backward pass
+    samples: int  # the first dimensions of the batches; 0 if no batch is seen
+    others: int  # steps of other optimizers
+    last: bool  # no step, but what follows the last one
+
+
+FILMED = 20  # of a hundred steps, and of a run, so many of the last ones are written down
+
+
+@dataclass(frozen=True)
+class Filmed(Event):
+    """One of the last steps of a hundred, or of the run, lap by lap, for a film.
+
+    The laps are in their order and have no gaps. Each is [phase, call, end, no core]: the first two
+    are those of Laps, the end is a moment of the clock that all processes of a machine share, and
+    the last are the seconds of this lap in which the rank could have run and had no core.
+    """
+
+    n: int  # number of the step, the first one is 1
+    begun: float  # when the step before was over, by the same clock
+    laps: list[list]
+
+
+@dataclass(frozen=True)
+class Reducer(Event):
+    """A model was wrapped by DDP: what will it average?"""
+
+    at: str
+    bytes: int  # of gradients
+    parameters: int
+    searches: bool  # find_unused_parameters
+    on_gpu: bool
+
+
+@dataclass(frozen=True)
+class Loaded(Event):
+    """A DataLoader begins an epoch, after the first step."""
+
+    at: str
+    workers: int
+    persistent: bool  # its workers stay from epoch to epoch
+    again: bool  # this loader has begun an epoch before
+
+
+@dataclass(frozen=True)
+class Looks(Event):
+    """Until now: a thread has looked every 50 ms in which line of the script the rank was.
+
+    It is written after each hundred steps, and at the end. The last one counts.
+    """
+
+    seconds: dict[str, dict[str, float]]  # by phase, and by line
+    gradients: int  # that were computed for parameters which DDP averages
+    others_without_core: float  # seconds after the third step: of gloo's threads, for example
+    threads: int  # of an operation of PyTorch
+    cores: int  # of this machine that the process may use
+
+
+# ------------------------------------------------------------------ models that are not trained
+
+
+@dataclass(frozen=True)
+class Computes(Event):
+    """A model computes in eval mode or without gradients: it is evaluated, or it is a teacher."""
+
+    at: str
+    function: str  # that calls it, by the line of its definition
+    first: bool  # nothing else computed since eval() or since a batch without gradients
+    trained: bool  # an optimizer or DDP has parameters of it
+    names: list[str]  # of its buffers, and also of its parameters if it is not trained
+    state: list[int]  # their fingerprints
+
+
+# ------------------------------------------------------------------ data
+
+
+@dataclass(frozen=True)
+class EpochBegan(Event):
+    """A DataLoader begins to give batches."""
+
+    at: str
+    loader: int  # number of the loader, in the order of their first epochs
+    batches: int | None  # len(loader)
+    sampler: str  # its class
+    own_order: bool  # the script's own code decides which samples it gives
+    settings: dict[str, str]  # the sampler's shuffle, seed, epoch
+    data: int  # differs if the ranks' data sets do, as far as their attributes show it
+    samples: int | None  # in the data set of the loader, None if it has no length
+    subset: int  # differs if the ranks take other positions of it (torch.utils.data.Subset)
+    parts: int  # into which the samplers divide the data, of Accelerate too; 1 if they do not
+    stock: bool  # the batch sampler is PyTorch's own
+
+
+@dataclass(frozen=True)
+class GlobalBatch(Event):
+    """A flag, a name or a comment of the script calls this number the batch of all ranks."""
+
+    at: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Batch(Event):
+    """A DataLoader has given a batch to the script."""
+
+    loader: int
+    indices: list[int]  # of the samples, in the data set below all subsets
+    evaluates: bool  # gradients are off, or eval() was called since the last backward pass
+
+
+@dataclass(frozen=True)
+class EpochEnded(Event):
+    """A DataLoader has no more batches: StopIteration."""
+
+    loader: int
+
+
+@dataclass(frozen=True)
+class Drew(Event):
+    """A worker of a DataLoader drew random numbers, as it says when it ends.
+
+    The moment tells nothing but the time: a worker does not know the steps of its rank.
+    """
+
+    at: str  # the line that began the epoch
+    worker: int  # its number, the first one is 0
+    states: dict[str, int]  # of each generator that it used: fingerprint of the first state
+
+
+@dataclass(frozen=True)
+class Seeded(Event):
+    """A random generator got a seed."""
+
+    at: str
+    generator: str  # torch, numpy, random
+    asked: bool  # the script called a function for that; False: a library did it by itself
+
+
+# ------------------------------------------------------------------ what leaves the process
+
+
+@dataclass(frozen=True)
+class Printed(Event):
+    """The script printed, logged or showed a text with a number in it, or gave one to a logger.
+
+    `at` is the first line of the script on the stack that was not handed the numbers by another.
+    """
+
+    at: str
+    by: str  # print, logging, tqdm, ...
+    text: str
+    evaluates: bool  # gradients are off, or eval() was called since the last backward pass
+
+
+@dataclass(frozen=True)
+class Wrote(Event):
+    """The script opened a file to write. `weights`: torch.save stores tensors in it."""
+
+    at: str
+    path: str
+    weights: bool
+    appends: bool
+    renamed: bool  # a file that was whole got this name
+    passed: int  # calls that waited for other ranks and had returned
+
+
+@dataclass(frozen=True)
+class Read(Event):
+    """The script opened a file to read."""
+
+    at: str
+    path: str
+    passed: int  # as in Wrote
+
+
+@dataclass(frozen=True)
+class Sent(Event):
+    """The script put something into a queue between processes, or into the group's store."""
+
+    at: str
+
+
+@dataclass(frozen=True)
+class Awaited(Event):
+    """The script waited for another process by a lock of a file, or by a key of the store."""
+
+    passed: int  # as in Wrote
+
+
+@dataclass(frozen=True)
+class FixedPort(Event):
+    """The group is joined at a port that the script chooses itself: it stands in a file."""
+
+    at: str  # where the port was chosen
+    port: int
+    written_in: str  # the file
+
+
+# ------------------------------------------------------------------ files
+
+
+KINDS = {kind.__name__: kind for kind in Event.__subclasses__()}
+
+
+def to_line(event: Event) -> bytes:
+    fields = {"kind": type(event).__name__, **vars(event), "when": vars(event.when)}
+    return json.dumps(fields).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Event:
+    fields = json.loads(line)
+    kind = KINDS[fields.pop("kind")]
+    when = Moment(**fields.pop("when"))
+    return kind(when, **fields)
+
+
+def read(path) -> tuple[Event, ...]:
+    """The events of a process, in order. A killed process may have cut off its last line."""
+    lines = path.read_bytes().split(b"\n")
+    events = [from_line(line) for line in lines[:-1]]
+    told = defaultdict(dict)
+    for event in events:
+        if isinstance(event, Later):
+            told[event.of, event.number][event.field] = event.value
+    numbers = Counter()
+    whole = []
+    for event in events:
+        kind = type(event).__name__
+        numbers[kind] += 1
+        values = told.get((kind, numbers[kind]))
+        whole.append(replace(event, **values) if values else event)
+    return tuple(whole)

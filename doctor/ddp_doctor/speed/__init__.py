@@ -1,0 +1,1 @@
+"""The verb `speed`: where the time of a step goes, and what costs most."""

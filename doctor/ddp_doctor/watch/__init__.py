@@ -1,0 +1,1 @@
+"""What runs in the reader's processes: the watchers, and what they share."""

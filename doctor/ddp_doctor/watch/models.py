@@ -1,0 +1,120 @@
+"""Watches which models compute without being trained: in an evaluation, and next to the training.
+
+From eval(), or from the first batch that is read without gradients, until the next backward pass
+each model that computes is noted once. After the second backward pass the same is done until the
+third one: a teacher or an average of the weights may compute next to the trained model.
+"""
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ..run.events import Computes
+from .note import (
+    EVERY_STATE,
+    PROCESS,
+    after,
+    before,
+    fingerprints,
+    function_of,
+    here,
+    is_recorded,
+    now,
+    quietly,
+    replace,
+    script_frames,
+    write,
+)
+from .steps import TRAINING, is_in_ddp
+
+
+class Looking:
+    """While a hook lies on all modules: what has been noted?"""
+
+    def reset(self):
+        self.hook = None
+        self.known = set()  # ids of the parameters of models that are noted
+        self.began = -1  # phase in which the last evaluation began
+        self.evaluates = False  # has this evaluation its model yet?
+        self.compiled = False
+
+
+LOOKING = Looking()
+LOOKING.reset()
+EVERY_STATE.append(LOOKING)
+
+
+def install():
+    replace(torch.nn.Module, "eval", before(note_evaluation))
+    replace(_BaseDataLoaderIter, "__next__", after(note_batch))
+    replace(torch.autograd, "backward", before(note_pass))
+    replace(torch, "compile", before(note_compile))
+
+
+def note_compile(*args, **kwargs):
+    """A hook on all modules would make torch.compile() compile them again."""
+    LOOKING.compiled = True
+
+
+def note_batch(*args):
+    if not torch.is_grad_enabled():
+        note_evaluation()
+
+
+def note_evaluation(*args):
+    if LOOKING.began == TRAINING.phase:
+        return
+    LOOKING.began = TRAINING.phase
+    LOOKING.evaluates = False
+    if PROCESS.passes:  # otherwise nothing is trained yet
+        look()
+
+
+def note_pass(*args, **kwargs):
+    """Training goes on."""
+    if LOOKING.hook is not None:
+        LOOKING.hook.remove()
+    LOOKING.hook = None
+    LOOKING.known = set()
+    if PROCESS.passes == 2:
+        look()
+
+
+def look():
+    if LOOKING.hook is None and not LOOKING.compiled:
+        LOOKING.hook = register_module_forward_pre_hook(before_module)
+
+
+def before_module(module, inputs):
+    trains = torch.is_grad_enabled() and module.training
+    if not trains and PROCESS.is_rank() and not is_recorded():
+        quietly(note_model, module)
+
+
+def note_model(module):
+    parameters = list(module.parameters())
+    ids = {id(parameter) for parameter in parameters}
+    # A part of a model that is noted already. DDP sends the buffers before its module computes.
+    if not ids or ids & LOOKING.known or isinstance(module, DDP):
+        return
+    LOOKING.known |= ids
+    trained = bool(ids & TRAINING.trained) or any(map(is_in_ddp, parameters))
+    first = LOOKING.began == TRAINING.phase and not LOOKING.evaluates
+    if first:
+        LOOKING.evaluates = True
+    elif trained:
+        return
+    state = dict(module.named_buffers()) if trained else module.state_dict()
+    frame = next(script_frames())
+    write(
+        Computes(
+            now(),
+            at=here(),
+            function=function_of(frame),
+            first=first,
+            trained=trained,
+            names=list(state),
+            state=fingerprints(state.values()),
+        )
+    )
