@@ -8,10 +8,10 @@ from collections import defaultdict
 import pytest
 import torch
 from conftest import DOCTOR, TORCHRUN
-from ddp_doctor.check.findings import COSTS
 from ddp_doctor.run.events import Joined, Laps, Loaded, Looks, Moment, Reducer
 from ddp_doctor.run.run import build
 from ddp_doctor.speed import judge, report
+from ddp_doctor.speed.costs import COSTS
 
 SCRIPT = DOCTOR / "tests/one_cost.py"
 # Milliseconds of a step.

@@ -5,7 +5,8 @@ from collections import Counter
 
 from ..run.digits import NUMBER
 from ..run.events import Backward, Collective, Drew, Parameters, Printed, Read, Seeded, Sent, Wrote
-from .findings import Finding, per_rank, short
+from ..run.words import per_rank, short
+from .findings import Finding
 from .printing import EACH_RANK_CALLS, OWN
 
 BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")

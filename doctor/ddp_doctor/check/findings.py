@@ -1,6 +1,8 @@
-"""What can be found, and the words for it. A judge only yields facts; see judge_*.py."""
+"""What can be found, and the words for it. A judge only yields facts; see judges.py."""
 
 from dataclasses import dataclass
+
+from ..run.words import Words
 
 
 @dataclass(frozen=True)
@@ -15,25 +17,6 @@ class Finding:
     @property
     def severity(self):
         return "check" if self.fine else "wrong"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """A judge of `speed` yields it. It is no mistake, but takes time."""
-
-    key: str
-    at: str
-    ms: float  # of a step
-    seen: str
-
-
-@dataclass(frozen=True)
-class Words:
-    """What a finding means. `page` and `exercise` are files of the repository."""
-
-    why: str
-    page: str
-    exercise: str = ""
 
 
 # A cause stands before its effects: of certain findings, that of the first row is shown first.
@@ -207,71 +190,3 @@ FINDINGS = {
         "docs/messages_training.md#the-printed-loss-or-accuracy-differs-from-one-gpu",
     ),
 }
-
-
-# What the verb `speed` can find.
-COSTS = {
-    "slow-data": Words(
-        "Workers (num_workers) load batches while the rank computes.",
-        "docs/reading_timings.md#where-a-step-goes",
-    ),
-    "straggler": Words(
-        "In each step all ranks wait for the slowest.",
-        "docs/reading_timings.md#where-a-step-goes",
-    ),
-    "exposed": Words(
-        "Fewer bytes, a faster network, or more work per step hide the average.",
-        "docs/reading_timings.md#where-a-step-goes",
-    ),
-    "small-batch": Words(
-        "A larger batch per rank pays the latency less often.",
-        "docs/batch_size_and_learning_rate.md",
-    ),
-    "own-collectives-per-step": Words(
-        "Each of them waits for the slowest rank: add up locally, and reduce once per epoch.",
-        "docs/questions.md#metrics-and-losses",
-        "exercises/fix/10_slower_than_one.py",
-    ),
-    "averaged-twice": Words(
-        "DDP has averaged the gradients in backward() already.",
-        "docs/adapt.md#the-difference",
-    ),
-    "each-pass-synced": Words(
-        "The average of a sum is the sum of the averages: one average per step is enough.",
-        "docs/gradient_accumulation.md",
-    ),
-    "unused-search": Words(
-        "Without unused parameters the search finds nothing, in each step.",
-        "docs/unused_parameters.md",
-    ),
-    "rank-0-works-alone": Words(
-        "The others wait in their next collective: let all ranks share the work.",
-        "docs/corrections.md#testing-and-collectives",
-    ),
-    "evaluation-share": Words(
-        "Evaluate on all ranks, each on its part, or less often.",
-        "docs/uneven_inputs.md",
-    ),
-    "saving-share": Words(
-        "Save less often.",
-        "docs/checkpoints.md",
-    ),
-    "epoch-pause": Words(
-        "Nothing is computed meanwhile: keep the loader and its workers from epoch to epoch.",
-        "docs/speed.md#the-pause-between-epochs",
-    ),
-    "own-code": Words(
-        "The slow part of the loop is the script's own code. More ranks do not make it faster.",
-        "docs/reading_timings.md#where-a-step-goes",
-        "exercises/fix/10_slower_than_one.py",
-    ),
-}
-
-
-def short(values, limit=4):
-    words = [str(value) for value in values]
-    return ", ".join(words[:limit]) + (", ..." if len(words) > limit else "")
-
-
-def per_rank(ranks, values):
-    return ", ".join(f"rank {rank.number} {value}" for rank, value in zip(ranks, values))

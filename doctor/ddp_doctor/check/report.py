@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 from ..run.events import Collective, Ended, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
-from .findings import FINDINGS, per_rank
+from ..run.words import per_rank
+from .findings import FINDINGS
 from .judges import left_out
 from .steps import facts
 from .waiting import state

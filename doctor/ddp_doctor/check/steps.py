@@ -14,7 +14,8 @@ from ..run.events import (
     Totals,
     Wrapped,
 )
-from .findings import Finding, per_rank, short
+from ..run.words import per_rank, short
+from .findings import Finding
 
 
 def different_gradients(run):

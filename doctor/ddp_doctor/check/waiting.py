@@ -16,7 +16,8 @@ from ..run.events import (
     Raised,
     Wrote,
 )
-from .findings import Finding, per_rank, short
+from ..run.words import per_rank, short
+from .findings import Finding
 
 # Errors that follow from what another rank did.
 LOST = re.compile("closed by peer|reset by peer|timed? ?out|broken pipe|connection|preamble", re.I)

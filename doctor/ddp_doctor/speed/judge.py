@@ -5,7 +5,7 @@ A judge yields a Cost. No time without a core is in any cost, since that is the 
 
 from statistics import mean, median
 
-from ..check.findings import Cost
+from .costs import Cost
 from .pace import PAUSE, WORK
 
 FEW_BYTES = 2**20  # of gradients: an all-reduce of fewer costs latency, mostly

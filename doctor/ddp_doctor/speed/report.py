@@ -8,8 +8,8 @@ import textwrap
 from math import log
 from statistics import median, quantiles
 
-from ..check.findings import COSTS
 from . import judge
+from .costs import COSTS
 from .pace import PAUSE, PHASES
 
 FEWEST = 10  # regular steps
