@@ -14,8 +14,10 @@ from .check import report
 from .check.findings import FINDINGS
 from .check.judges import diagnose
 from .film import film
+from .run.facts import facts
 from .run.launch import START, catch_signals, observe
 from .run.run import build
+from .run.words import print_text, sentence
 from .speed import report as speed
 
 HELP = """The doctor for data-parallel PyTorch scripts: before, during and after a run.
@@ -139,7 +141,7 @@ def check(words):
     found = [one for one in all_found if one.key not in args.ignore]
     ignored = [one.key for one in all_found if one.key in args.ignore]
     if args.json:
-        report.write(args.json, report.as_json(run, found, ignored, failed))
+        write_json(args.json, report.as_json(run, found, ignored, failed))
     report.show(run, found, ignored, failed)
     return report.exit_code(run, found, failed)
 
@@ -160,10 +162,10 @@ def time_steps(words):
     if args.json:
         whole = {"exit": code, "command": {"code": run.code, "end": run.end}}
         whole["ranks"] = len(run.ranks)
-        whole["facts"] = {"sentence": report.sentence(run), **report.facts(run)}
+        whole["facts"] = {"sentence": sentence(run), **facts(run)}
         whole["speed"] = figures
-        report.write(args.json, whole)
-    report.print_text(report.sentence(run), before="\n")
+        write_json(args.json, whole)
+    print_text(sentence(run), before="\n")
     speed.show(run, args.alone.get("speed"))
     if args.picture and figures:
         speed.draw(figures, args.picture)
@@ -182,6 +184,10 @@ def watch(args, alone, speed=False):
     except KeyboardInterrupt:
         refuse("interrupted before the ranks were started")
     return build(code, end, processes, alone)
+
+
+def write_json(path, what):
+    Path(path).write_text(json.dumps(what, indent=1) + "\n")
 
 
 def command_parser(verb, text):

@@ -28,9 +28,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import cases  # noqa: E402
 from ddp_doctor.check.judges import diagnose  # noqa: E402
-from ddp_doctor.check.steps import facts  # noqa: E402
 from ddp_doctor.run import launch  # noqa: E402
 from ddp_doctor.run.events import read  # noqa: E402
+from ddp_doctor.run.facts import facts  # noqa: E402
 from ddp_doctor.run.run import build  # noqa: E402
 from ddp_doctor.watch import install  # noqa: E402
 from ddp_doctor.watch.note import PROCESS  # noqa: E402

@@ -1,25 +1,18 @@
-"""The words: how the run went, the findings, how much was looked at and what was not judged."""
+"""The report of the verb `check`: findings, how much was looked at, what was not judged."""
 
-import json
 import os
 import textwrap
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
-from ..run.events import Collective, Ended, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
-from ..run.words import per_rank
+from ..run.events import Collective, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
+from ..run.facts import facts
+from ..run.words import per_rank, print_text, sentence
 from .findings import FINDINGS
 from .judges import left_out
-from .steps import facts
-from .waiting import state
 
 CHECKOUT = Path(__file__).resolve().parents[3]  # has pages and exercises, unless installed alone
-ENDS = {
-    "hang": "was stopped: all ranks that were left waited",
-    "limit": "was stopped at the limit (--limit)",
-    "interrupt": "was interrupted",
-}
 
 
 def show(run, found, ignored, failed):
@@ -35,12 +28,6 @@ def show(run, found, ignored, failed):
         print("\n" + (above if found else "In what was looked at, nothing is wrong."))
     if failed:
         print("\nA part of the doctor failed: please report the lines above that say so.")
-
-
-def print_text(text, indent="", before=""):
-    words = {"break_long_words": False, "break_on_hyphens": False}
-    lines = textwrap.fill(text, 100, initial_indent=indent, subsequent_indent=indent, **words)
-    print(before + lines)
 
 
 def print_list(title, texts):
@@ -81,41 +68,6 @@ def address(page):
         if urls:
             return f"{urls[0].partition(', ')[2]}/{page}"
     return f"{page} in the repository that the doctor comes from"
-
-
-# ------------------------------------------------------------------ how the run went
-
-
-def sentence(run):
-    """The facts of the run."""
-    parts = [f"The command {ENDS.get(run.end) or f'ended with exit code {run.code}'}"]
-    parts += failures(run)
-    parts.append(f"{len(run.ranks)} rank(s) seen")
-    if run.strangers:
-        parts.append(f"{len(run.strangers)} process(es) joined no group")
-    if run.end in ("limit", "interrupt") and run.ranks:
-        parts.append(per_rank(run.ranks, map(state, run.ranks)))
-    known = facts(run)
-    if known:
-        samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
-        rate = known["rate"]
-        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate
-        parts.append(f"{known['steps']} steps{samples}, learning rate {rate}")
-    return "; ".join(parts) + "."
-
-
-def failures(run):
-    """How processes failed: the first one first, since others lose the connection by it."""
-    texts = []
-    for process in run.processes:
-        who = f"rank {process.number}" if process in run.ranks else "a process"
-        for event in process.all(Raised):
-            error = event.error.partition("\n")[0].split(". ")[0]  # gloo adds a page of advice
-            texts.append((event.when.time, f"{who} raised {error} ({event.at})"))
-        said = process.says(Ended) or process.says(Raised)
-        if run.end == "ended" and process in run.ranks and not said:
-            texts.append((0, f"{who} ended without a word (killed?)"))
-    return [text for _, text in sorted(texts)]
 
 
 def exit_code(run, found, failed):
@@ -217,7 +169,3 @@ def finding_as_json(finding):
         "page": address(words.page),
         "exercise": number(words.exercise) if words.exercise else None,
     }
-
-
-def write(path, what):
-    Path(path).write_text(json.dumps(what, indent=1) + "\n")

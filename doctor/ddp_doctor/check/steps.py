@@ -14,6 +14,7 @@ from ..run.events import (
     Totals,
     Wrapped,
 )
+from ..run.facts import facts
 from ..run.words import per_rank, short
 from .findings import Finding
 
@@ -535,26 +536,6 @@ def called_global(run):
             each[work.samples] += 1
     usual = each.most_common(1)[0][0] if each else 0
     return [event for event in run.ranks[0].all(GlobalBatch) if event.number == usual > 1]
-
-
-def facts(run):
-    """What --alone compares: the steps of the first optimizer whose gradients are averaged."""
-    joint = [optimizer for optimizer in run.optimizers if optimizer.is_joint]
-    chosen = [*joint, *run.optimizers]
-    if not chosen:
-        return {}
-    rows = chosen[0].rows
-    samples = Counter()
-    rates = []
-    for row in rows:
-        samples[sum(work.samples for work in row.works)] += 1
-        rates += row.steps[0].rates
-    return {
-        "steps": len(rows),
-        "samples": samples.most_common(1)[0][0],
-        "rate": max(rates),
-        "at": rows[0].at,
-    }
 
 
 def schedule_length(run):

@@ -16,6 +16,7 @@ from ..run.events import (
     Raised,
     Wrote,
 )
+from ..run.facts import op_of, state
 from ..run.words import per_rank, short
 from .findings import Finding
 
@@ -24,22 +25,9 @@ LOST = re.compile("closed by peer|reset by peer|timed? ?out|broken pipe|connecti
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 
 
-def op_of(event):
-    return event.op if isinstance(event, Collective) else type(event).__name__.lower()
-
-
 def trains(rank):
     """Does it wait in a training step?"""
     return isinstance(rank.waits, Backward) or getattr(rank.waits, "training", False)
-
-
-def state(rank):
-    steps = f"after {len(rank.steps)} steps"
-    if rank.waits:
-        return f"waits in {op_of(rank.waits)} ({rank.waits.at}) {steps}"
-    if rank.says(Ended) or rank.says(Destroyed):
-        return f"has ended {steps}"
-    return f"computes {steps}"
 
 
 def stuck_ranks(run):

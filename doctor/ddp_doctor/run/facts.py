@@ -1,0 +1,38 @@
+"""Facts of a run that need no judge: its steps, and what each rank does at its end."""
+
+from collections import Counter
+
+from .events import Collective, Destroyed, Ended
+
+
+def facts(run):
+    """What --alone compares: the steps of the first optimizer whose gradients are averaged."""
+    joint = [optimizer for optimizer in run.optimizers if optimizer.is_joint]
+    chosen = [*joint, *run.optimizers]
+    if not chosen:
+        return {}
+    rows = chosen[0].rows
+    samples = Counter()
+    rates = []
+    for row in rows:
+        samples[sum(work.samples for work in row.works)] += 1
+        rates += row.steps[0].rates
+    return {
+        "steps": len(rows),
+        "samples": samples.most_common(1)[0][0],
+        "rate": max(rates),
+        "at": rows[0].at,
+    }
+
+
+def state(rank):
+    steps = f"after {len(rank.steps)} steps"
+    if rank.waits:
+        return f"waits in {op_of(rank.waits)} ({rank.waits.at}) {steps}"
+    if rank.says(Ended) or rank.says(Destroyed):
+        return f"has ended {steps}"
+    return f"computes {steps}"
+
+
+def op_of(event):
+    return event.op if isinstance(event, Collective) else type(event).__name__.lower()
