@@ -19,6 +19,7 @@ from .run.launch import START, catch_signals, observe
 from .run.run import build
 from .run.words import print_text, sentence
 from .speed import report as speed
+from .speed.pace import pace_of
 
 HELP = """The doctor for data-parallel PyTorch scripts: before, during and after a run.
 
@@ -157,7 +158,8 @@ def time_steps(words):
     if args.picture and not find_spec("matplotlib"):
         parser.error("--picture: install matplotlib first")
     run = watch(args, args.alone.get("facts"), speed=True)
-    figures = speed.measure(run)
+    pace = pace_of(run)
+    figures = speed.measure(pace)
     code = 0 if figures and run.ended_well else 2
     if args.json:
         whole = {"exit": code, "command": {"code": run.code, "end": run.end}}
@@ -166,11 +168,14 @@ def time_steps(words):
         whole["speed"] = figures
         write_json(args.json, whole)
     print_text(sentence(run), before="\n")
-    speed.show(run, args.alone.get("speed"))
+    if figures:
+        speed.show(figures, args.alone.get("speed"))
+    else:
+        speed.show_too_little(run, pace)
     if args.picture and figures:
         speed.draw(figures, args.picture)
     if args.film:
-        print("\n" + film.write(run, figures, args.command, args.film))
+        print("\n" + film.write(pace, figures, args.command, args.film))
     return code
 
 

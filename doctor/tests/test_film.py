@@ -12,6 +12,7 @@ from ddp_doctor.run.events import Filmed, Joined, Laps, Looks, Moment
 from ddp_doctor.run.launch import observe
 from ddp_doctor.run.run import build
 from ddp_doctor.speed import report
+from ddp_doctor.speed.pace import pace_of
 
 STAGE_4 = DOCTOR.parent / "04_ddp_torchrun/train.py"
 NOW = Moment(0.0, 0, 0)
@@ -66,7 +67,8 @@ def run_of(*ranks, line="t.py:4"):
 
 
 def film_of(run):
-    return film.film_of(run.pace, report.measure(run), COMMAND)
+    pace = pace_of(run)
+    return film.film_of(pace, report.measure(pace), COMMAND)
 
 
 def always(*laps):
@@ -217,7 +219,7 @@ def test_ranks_with_different_clocks_have_no_film():
 def test_without_a_usual_step_no_film_is_written(tmp_path):
     run = run_of([[("evaluation", 5), *FAST, *LAST]] * STEPS)
     path = tmp_path / "run.html"
-    assert film.write(run, None, COMMAND, str(path)).startswith("No film was written")
+    assert film.write(pace_of(run), None, COMMAND, str(path)).startswith("No film was written")
     assert not path.exists()
 
 
@@ -227,7 +229,8 @@ def test_without_a_usual_step_no_film_is_written(tmp_path):
 def test_the_page_is_one_file_and_its_words_are_escaped(slow_rank, tmp_path):
     command = ["torchrun", "train.py", "--name", "</script><b>@DATA@"]
     path = tmp_path / "run.html"
-    said = film.write(slow_rank, report.measure(slow_rank), command, str(path))
+    pace = pace_of(slow_rank)
+    said = film.write(pace, report.measure(pace), command, str(path))
     text = path.read_text()
     assert said.startswith(f"Film: {path}") and "Rank 0 waited 50.0 ms" in said
     assert "<b>" not in text and "&lt;b&gt;@DATA@" in text
@@ -242,7 +245,8 @@ def test_the_page_is_one_file_and_its_words_are_escaped(slow_rank, tmp_path):
 
 def test_the_widths_of_the_still_are_the_times(slow_rank, tmp_path):
     path = tmp_path / "run.svg"
-    film.write(slow_rank, report.measure(slow_rank), COMMAND, str(path))
+    pace = pace_of(slow_rank)
+    film.write(pace, report.measure(pace), COMMAND, str(path))
     picture = ElementTree.parse(path).getroot()
     made = film_of(slow_rank)
     scale = float(picture.get("data-width")) / (made.end - made.begin)
@@ -290,19 +294,20 @@ def test_a_command_without_ranks_has_no_film(user):
 
 
 def filmed(user, command, monkeypatch):
-    """-> the film of a real run, and the run."""
+    """-> the film of a real run, and its pace."""
     monkeypatch.chdir(user.folder)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     words = command.split()
     code, end, processes = observe(words, patience=60, limit=250, speed=True)
     run = build(code, end, processes)
     assert run.ended_well and len(run.ranks) == 2
-    return film.film_of(run.pace, report.measure(run), words), run
+    pace = pace_of(run)
+    return film.film_of(pace, report.measure(pace), words), pace
 
 
-def check_sums(made, run):
+def check_sums(made, pace):
     """The bars of a lane have no gaps, and add up to the time of the step as it was measured."""
-    for lane, rank in zip(made.lanes, run.pace.ranks):
+    for lane, rank in zip(made.lanes, pace.ranks):
         for n in made.steps:
             bars = [bar for bar in lane.bars if bar.step == n]
             total = sum(bar.end - bar.begin for bar in bars)
@@ -329,9 +334,9 @@ def test_the_lanes_of_stage_4_add_up(user, monkeypatch):
     pytest.importorskip("torchvision")
     draw_noise(user.folder / "data", 960)
     flags = "--device cpu --epochs 2 --batch-size 48 --data data --record runs.jsonl"
-    made, run = filmed(user, f"{TORCHRUN} {STAGE_4} {flags} --checkpoint none.pt", monkeypatch)
+    made, pace = filmed(user, f"{TORCHRUN} {STAGE_4} {flags} --checkpoint none.pt", monkeypatch)
     assert [lane.rank for lane in made.lanes] == [0, 1] and len(made.steps) == 3
-    check_sums(made, run)
+    check_sums(made, pace)
     seen = {bar.what for lane in made.lanes for bar in lane.bars}
     assert {"data", "forward", "backward", "exposed", "optimizer"} <= seen
 
@@ -339,8 +344,8 @@ def test_the_lanes_of_stage_4_add_up(user, monkeypatch):
 @pytest.mark.slow
 def test_a_slow_rank_and_its_line_are_named(user, monkeypatch):
     script = DOCTOR / "tests/one_cost.py"
-    made, run = filmed(user, f"{TORCHRUN} {script} straggler", monkeypatch)
-    check_sums(made, run)
+    made, pace = filmed(user, f"{TORCHRUN} {script} straggler", monkeypatch)
+    check_sums(made, pace)
     number = 1 + [line.endswith("# straggler") for line in script.read_text().split("\n")].index(
         True
     )
@@ -353,8 +358,8 @@ def test_a_slow_rank_and_its_line_are_named(user, monkeypatch):
 @pytest.mark.slow
 def test_item_in_the_loop_is_named_with_its_line(user, monkeypatch):
     script = DOCTOR / "tests/counts_by_item.py"
-    made, run = filmed(user, f"{TORCHRUN} {script}", monkeypatch)
-    check_sums(made, run)
+    made, pace = filmed(user, f"{TORCHRUN} {script}", monkeypatch)
+    check_sums(made, pace)
     number = 1 + [line.endswith("# item") for line in script.read_text().split("\n")].index(True)
     where = f"`right += sum(hits[n].item() for n in range(SAMPLES))`, line {number} of"
     named = [text for text in made.sentences if f"which was in {where}" in text]

@@ -12,6 +12,7 @@ from ddp_doctor.run.events import Joined, Laps, Loaded, Looks, Moment, Reducer
 from ddp_doctor.run.run import build
 from ddp_doctor.speed import judge, report
 from ddp_doctor.speed.costs import COSTS
+from ddp_doctor.speed.pace import pace_of
 
 SCRIPT = DOCTOR / "tests/one_cost.py"
 # Milliseconds of a step.
@@ -40,10 +41,10 @@ def laps_of(n, milliseconds, no_core, **about):
     return Laps(NOW, **laps, calls=calls, averages=averages, **(fields | about))
 
 
-def run_of(
+def pace_with(
     ranks, tenth=None, reducer=REDUCER, no_core=None, loaded=(), others_without_core=0, **about
 ):
-    """A run of 40 steps on as many ranks.
+    """The pace of a run of 40 steps on as many ranks.
 
     ranks: for each the milliseconds of a phase, or of "collective FUNCTION LINE", that are not the
     usual ones. tenth: more, in each tenth step. The line of a phase has as many letters as it.
@@ -67,7 +68,7 @@ def run_of(
         waited = STEPS * others_without_core / 1000
         events.append(Looks(NOW, looks, 4 * STEPS, waited, threads=1, cores=2))
         processes.append(events)
-    return build(0, "ended", processes)
+    return pace_of(build(0, "ended", processes))
 
 
 UNUSED = REDUCER | {"searches": True}
@@ -95,7 +96,7 @@ CASES = {
 @pytest.mark.parametrize("key", CASES)
 def test_a_cost_is_named_with_its_line(key):
     ranks, line, milliseconds, more = CASES[key]
-    found = judge.findings(run_of(ranks, **more))
+    found = judge.findings(pace_with(ranks, **more))
     assert [one.key for one in found] == [key]
     assert found[0].at == f"t.py:{line}"
     assert found[0].ms == pytest.approx(milliseconds, rel=0.03)
@@ -106,31 +107,31 @@ def test_each_finding_has_a_case_and_words():
 
 
 def test_what_is_usual_is_not_named():
-    assert not judge.findings(run_of([{}, {"forward": 31}]))
+    assert not judge.findings(pace_with([{}, {"forward": 31}]))
     short = {phase: 0.01 * value for phase, value in USUAL.items()}
-    assert not judge.findings(run_of([short] * 2))
-    assert not judge.findings(run_of([{}], reducer=None))
+    assert not judge.findings(pace_with([short] * 2))
+    assert not judge.findings(pace_with([{}], reducer=None))
 
 
 def test_two_passes_that_both_average_are_named_and_two_models_are_not():
     """The waste is half of the average: whether it is more must not decide."""
     for first in (8, 10, 12):
-        found = judge.findings(run_of([{"exposed": [first, 10]}] * 2, passes=2))
+        found = judge.findings(pace_with([{"exposed": [first, 10]}] * 2, passes=2))
         assert [(one.key, round(one.ms)) for one in found] == [("each-pass-synced", first)]
     for healthy in ({"models": 2}, {"others": 1}, {"accumulates": False}, {"passes": 3}):
-        run = run_of([{"exposed": [10, 10]}] * 2, **({"passes": 2} | healthy))
-        assert not judge.findings(run), healthy
+        pace = pace_with([{"exposed": [10, 10]}] * 2, **({"passes": 2} | healthy))
+        assert not judge.findings(pace), healthy
 
 
 def test_time_without_a_core_is_nobodys_cost():
-    run = run_of([{}, {"forward": 30}], no_core=(0, 40))
-    assert not judge.findings(run)
-    assert report.measure(run)["ranks"]["1"]["no core"] == 40
+    pace = pace_with([{}, {"forward": 30}], no_core=(0, 40))
+    assert not judge.findings(pace)
+    assert report.measure(pace)["ranks"]["1"]["no core"] == 40
 
 
 def test_an_average_whose_threads_had_no_core_is_not_named():
-    assert judge.findings(run_of([{"exposed": 60}] * 2, others_without_core=20))
-    assert not judge.findings(run_of([{"exposed": 60}] * 2, others_without_core=70))
+    assert judge.findings(pace_with([{"exposed": 60}] * 2, others_without_core=20))
+    assert not judge.findings(pace_with([{"exposed": 60}] * 2, others_without_core=70))
 
 
 def test_the_reason_of_a_pause_is_said():
@@ -141,12 +142,12 @@ def test_the_reason_of_a_pause_is_said():
     }
     tenth = [{"first batch": 801}] * 2
     for words, loaded in reasons.items():
-        (found,) = judge.findings(run_of([{}] * 2, tenth=tenth, loaded=loaded))
+        (found,) = judge.findings(pace_with([{}] * 2, tenth=tenth, loaded=loaded))
         assert words in found.seen
     tenth = [{"between": 801}] * 2
-    (found,) = judge.findings(run_of([{}] * 2, tenth=tenth, loaded=AGAIN))
+    (found,) = judge.findings(pace_with([{}] * 2, tenth=tenth, loaded=AGAIN))
     assert "own code" in found.seen
-    assert report.measure(run_of([{}] * 2, tenth=tenth))["pause"] == {
+    assert report.measure(pace_with([{}] * 2, tenth=tenth))["pause"] == {
         "data": 0,
         "own": 801,
         "step": 801,
@@ -155,9 +156,8 @@ def test_the_reason_of_a_pause_is_said():
 
 def test_the_parts_of_a_step_add_up(capsys):
     """Rank 1 works 30 ms longer, and both wait 6 ms for the network."""
-    run = run_of([{"exposed": 36}, {"exposed": 6, "forward": 60}])
-    alone = report.measure(run_of([{"forward": 25, "exposed": 0.5}]))
-    figures = report.measure(run)
+    figures = report.measure(pace_with([{"exposed": 36}, {"exposed": 6, "forward": 60}]))
+    alone = report.measure(pace_with([{"forward": 25, "exposed": 0.5}]))
     parts = report.split(figures, alone)
     assert list(parts.values()) == pytest.approx([80, 5, 30, 6])
     assert figures["step"] == pytest.approx(121)
@@ -165,30 +165,31 @@ def test_the_parts_of_a_step_add_up(capsys):
     low, high = figures["predicted"]["4"]
     assert low == pytest.approx(121 + 0.5 * 6 + 50)
     assert high == pytest.approx(121 + 2 * 6 + 50)
-    report.show(run, alone)
+    report.show(figures, alone)
     assert "Efficiency 66%" in capsys.readouterr().out
-    report.show(run, None)
+    report.show(figures, None)
     assert report.ONE_RANK in capsys.readouterr().out
 
 
 def test_another_batch_on_one_rank_is_taken_per_sample(capsys):
-    run = run_of([{}] * 2)
-    alone = report.measure(run_of([{"forward": 115}], samples=16))
-    assert report.split(report.measure(run), alone)["one rank alone"] == pytest.approx(85)
-    report.show(run, alone)
+    figures = report.measure(pace_with([{}] * 2))
+    alone = report.measure(pace_with([{"forward": 115}], samples=16))
+    assert report.split(figures, alone)["one rank alone"] == pytest.approx(85)
+    report.show(figures, alone)
     assert "16 samples" in capsys.readouterr().out
 
 
 def test_too_few_steps_are_no_measurement(capsys):
     run = build(0, "ended", [[Joined(NOW, "t.py:1", 0, 1)]])
-    assert report.measure(run) is None
-    report.show(run, None)
+    pace = pace_of(run)
+    assert report.measure(pace) is None
+    report.show_too_little(run, pace)
     assert "Too little" in capsys.readouterr().out
 
 
 def test_the_picture_has_a_bar_per_rank_and_phase(tmp_path):
     pytest.importorskip("matplotlib")
-    report.draw(report.measure(run_of([{}] * 3)), tmp_path / "bars.png")
+    report.draw(report.measure(pace_with([{}] * 3)), tmp_path / "bars.png")
     assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")
 
 

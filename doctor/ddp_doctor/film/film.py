@@ -81,9 +81,9 @@ def why_not(path: str) -> str | None:
     return None
 
 
-def write(run, figures: dict | None, command: list[str], path: str) -> str:
+def write(pace: Pace | None, figures: dict | None, command: list[str], path: str) -> str:
     """Write the film of a run -> what to tell the user."""
-    film = film_of(run.pace, figures, command) if figures else None
+    film = film_of(pace, figures, command) if figures else None
     if film is None:
         return NO_FILM
     if path.endswith(".svg"):

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..speed.pace import pace_of
 from .events import (
     Backward,
     Batch,
@@ -260,11 +259,6 @@ class Run:
     def processes(self):
         """The ranks, and then those that never joined a group."""
         return (*self.ranks, *self.strangers)
-
-    @cached_property
-    def pace(self):
-        """What the laps of its steps say, with `speed` only."""
-        return pace_of(self)
 
     @cached_property
     def teams(self):

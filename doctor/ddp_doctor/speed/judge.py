@@ -22,9 +22,8 @@ def cost(key, at, seconds, seen):
     return Cost(key, at, 1000 * seconds, seen)
 
 
-def slow_data(run):
+def slow_data(pace):
     """All ranks wait for their batches."""
-    pace = run.pace
     seconds = pace.least(lambda step: step.phases["data"])
     if seconds > 0.1 * pace.step:
         at, share = pace.hot(["data"])
@@ -32,9 +31,8 @@ def slow_data(run):
         yield cost("slow-data", at, seconds, seen)
 
 
-def straggler(run):
+def straggler(pace):
     """One rank works longer than the others, in most steps."""
-    pace = run.pace
     if len(pace.ranks) < 2:
         return
     for position, rank in enumerate(pace.ranks):
@@ -73,9 +71,8 @@ def works_longest(row, position):
     return works[position] > max(others_of(works, position))
 
 
-def communication(run):
+def communication(pace):
     """DDP averages too many bytes, so few that it is latency, or too often."""
-    pace = run.pace
     reducer = pace.zero.reducer
     if reducer is None:
         return
@@ -121,9 +118,8 @@ def wasted_averages(step):
     return 0.0
 
 
-def collectives(run):
+def collectives(pace):
     """The script communicates in each step."""
-    pace = run.pace
     reducer = pace.zero.reducer
     sent = pace.of_rank(0, lambda step: step.laps.sent if step.laps.averages else 0)
     all_gradients = reducer is not None and sent >= 0.9 * reducer.bytes
@@ -149,9 +145,8 @@ def calls_of(pace):
 # ------------------------------------------------------------------ what happens in some steps only
 
 
-def shares(run):
+def shares(pace):
     """Evaluation, and saving in the loop, next to training."""
-    pace = run.pace
     steps = pace.zero.steps.values()
     evaluation = min(rank.total("evaluation") for rank in pace.ranks)
     yield from next_to_training(pace, "evaluation-share", ["evaluation"], evaluation, 0.5)
@@ -171,9 +166,8 @@ def next_to_training(pace, key, phases, seconds, most, why=""):
         yield cost(key, at, seconds / len(pace.zero.steps), seen)
 
 
-def rank_0_works_alone(run):
+def rank_0_works_alone(pace):
     """Rank 0 does something between steps, and the others wait for it."""
-    pace = run.pace
     waited = -more_on_rank_0(pace, ["collective", "exposed"])
     for phases in (["evaluation"], ["saving"], ["own", *PAUSE]):
         seconds = min(more_on_rank_0(pace, phases), waited)
@@ -190,9 +184,8 @@ def more_on_rank_0(pace, phases):
     return unusual[0] - median(others)
 
 
-def epoch_pause(run):
+def epoch_pause(pace):
     """Between epochs all ranks wait: for workers that start again, for a loader built again, ..."""
-    pace = run.pace
     usual = pace.least(lambda step: step.phases["data"])
     counts = [len(rank.pauses) for rank in pace.ranks]
     if not min(counts):
@@ -224,9 +217,8 @@ def why_it_pauses(rank):
 # ------------------------------------------------------------------ the rest
 
 
-def own_code(run):
+def own_code(pace):
     """Without DDP the forward pass may be in it, so it is not named."""
-    pace = run.pace
     at, share = pace.hot(["own"])
     seconds = share * pace.least(lambda step: step.phases["own"])
     if seconds > 0.1 * pace.step and pace.zero.total("forward"):
@@ -234,9 +226,8 @@ def own_code(run):
         yield cost("own-code", at, seconds, seen)
 
 
-def unused_search(run):
+def unused_search(pace):
     """DDP searches for unused parameters, and there are none."""
-    pace = run.pace
     rank = pace.zero
     if rank.reducer is None or rank.looks is None or not rank.reducer.searches:
         return
@@ -260,10 +251,10 @@ JUDGES = [
 ]
 
 
-def findings(run):
+def findings(pace):
     """All costs that are worth a line, the dearest first."""
-    least = max(LEAST_MS, LEAST_SHARE * 1000 * run.pace.step)
+    least = max(LEAST_MS, LEAST_SHARE * 1000 * pace.step)
     found = []
     for judge in JUDGES:
-        found += [one for one in judge(run) if one.ms >= least]
+        found += [one for one in judge(pace) if one.ms >= least]
     return sorted(found, key=lambda one: one.ms, reverse=True)

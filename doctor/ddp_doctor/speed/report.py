@@ -37,9 +37,8 @@ HOW_TO_KNOW = (
 # ------------------------------------------------------------------ the figures
 
 
-def measure(run):
+def measure(pace):
     """-> all figures, times of a step in milliseconds; None if there are too few steps."""
-    pace = run.pace
     if pace is None or len(pace.rows) < FEWEST:
         return None
     low, _, high = quantiles(pace.step_times, n=4)
@@ -56,7 +55,7 @@ def measure(run):
         "pause": pause_of(pace),
         "seconds": seconds_of(pace.zero),
         "gpu": pace.zero.reducer is not None and pace.zero.reducer.on_gpu,
-        "findings": [vars(one) for one in judge.findings(run)],
+        "findings": [vars(one) for one in judge.findings(pace)],
     }
     if pace.zero.looks is not None:
         figures["threads"] = pace.zero.looks.threads
@@ -158,14 +157,15 @@ def batch_ratio(figures, alone):
 # ------------------------------------------------------------------ the words
 
 
-def show(run, alone):
-    """alone: what measure() gave for one rank, or None."""
-    figures = measure(run)
-    if figures is None:
-        regular = len(run.pace.rows) if run.pace else 0
-        text = f"{len(run.ranks)} rank(s), and {regular} regular steps that all of them made"
-        wrapped(f"Too little to measure: {text}. At least {FEWEST} are needed.")
-        return
+def show_too_little(run, pace):
+    """What to print if measure() has no figures."""
+    regular = len(pace.rows) if pace else 0
+    text = f"{len(run.ranks)} rank(s), and {regular} regular steps that all of them made"
+    wrapped(f"Too little to measure: {text}. At least {FEWEST} are needed.")
+
+
+def show(figures, alone):
+    """figures: what measure() gave; alone: the same for one rank, or None."""
     if alone and len(alone.get("ranks", ())) != 1:
         wrapped("--alone: this file is not that of a run on one rank. It is not used.")
         alone = None
