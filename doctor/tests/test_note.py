@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ddp_doctor.run.events import Backward, Collective, EpochEnded, Unseen, read  # noqa: E402
 from ddp_doctor.run.run import waits_of  # noqa: E402
-from ddp_doctor.watch import note  # noqa: E402
+from ddp_doctor.watch import note, tensors  # noqa: E402
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_fingerprints_tell_what_differs():
     row = torch.tensor([1.0, 2.0, 3.0])
     other = torch.tensor([2.0, 1.0, 3.0])
     large = torch.arange(2_000_001, dtype=torch.float32)
-    prints = note.fingerprints([row, row.clone(), other, None, large, large + 1, row.half()])
+    prints = tensors.fingerprints([row, row.clone(), other, None, large, large + 1, row.half()])
     assert prints[0] == prints[1] != prints[2]
     assert prints[3] == -1
     assert prints[4] != prints[5]

@@ -13,7 +13,7 @@ import os, sys, torch, torch.distributed as dist, torch.nn.functional as F
 import torch._dynamo  # DDP does it: here once, and not in each child
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
-from ddp_doctor.watch import note
+from ddp_doctor.watch import lines, note, tensors
 
 
 def train(folder):
@@ -61,7 +61,8 @@ def install():
 def failing(name):
     def fail(*args, **kwargs):
         raise KeyError(name)
-    setattr(note, name, fail)  # before the watchers import it
+    (owner,) = [module for module in (lines, note, tensors) if hasattr(module, name)]
+    setattr(owner, name, fail)  # before the watchers import it
     install()
 
 

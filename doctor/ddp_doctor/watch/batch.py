@@ -9,7 +9,8 @@ import re
 import sys
 
 from ..run.events import GlobalBatch
-from .note import now, script_files, shown, text_of, write
+from .lines import script_files, shown, text_of
+from .note import now, write
 
 ALL = "(ranks|gpus|devices|processes|workers|nodes)"
 OF_ALL_RANKS = re.compile(

@@ -11,20 +11,9 @@ from torch import distributed as dist
 
 from ..run.events import Collective, Destroyed, Joined, Joining
 from .data import values_of_result
-from .note import (
-    HERE,
-    PROCESS,
-    TORCH,
-    function_of,
-    here,
-    line_of,
-    now,
-    quietly,
-    replace,
-    script_frames,
-    waiting,
-    write,
-)
+from .lines import HERE, TORCH, function_of, here, line_of, script_frames
+from .note import PROCESS, now, quietly, waiting, write
+from .patch import replace
 from .ports import note_port
 from .steps import note_end
 

@@ -19,21 +19,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import Batch, Drew, EpochBegan, EpochEnded, Seeded
 from .batch import note_batch_words
-from .note import (
-    EVERY_STATE,
-    HERE,
-    PROCESS,
-    after,
-    before,
-    here,
-    is_script,
-    now,
-    quietly,
-    random_states,
-    replace,
-    write,
-    write_from_worker,
-)
+from .lines import HERE, here, is_script
+from .note import EVERY_STATE, PROCESS, now, quietly, write, write_from_worker
+from .patch import after, before, replace
+from .tensors import random_states
 
 MOST_LOOKS = 10  # batches of a worker
 FEW = 8  # numbers: counts and sums of an evaluation, and no predictions

@@ -12,7 +12,8 @@ import torch
 
 from ..run.events import Ended, Raised
 from . import collectives, data, laps, models, ports, printing, saving, steps
-from .note import PROCESS, after_fork, is_script, now, quietly, shown, write
+from .lines import is_script, shown
+from .note import PROCESS, after_fork, now, quietly, write
 
 
 def install():

@@ -45,20 +45,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import FILMED, Filmed, Laps, Loaded, Looks, Moment, Reducer
 from .collectives import COLLECTIVES
-from .note import (
-    EVERY_STATE,
-    PROCESS,
-    after,
-    before,
-    here,
-    is_recorded,
-    is_script,
-    now,
-    quietly,
-    replace,
-    shown,
-    write,
-)
+from .lines import here, is_script, shown
+from .note import EVERY_STATE, PROCESS, now, quietly, write
+from .patch import after, before, is_recorded, replace
 
 PAUSE_OF_LOOKS = 0.05  # seconds: the thread that looks takes the interpreter from the script
 TOGETHER = 100  # steps that are written down together

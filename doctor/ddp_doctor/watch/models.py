@@ -11,22 +11,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import Computes
-from .note import (
-    EVERY_STATE,
-    PROCESS,
-    after,
-    before,
-    fingerprints,
-    function_of,
-    here,
-    is_recorded,
-    now,
-    quietly,
-    replace,
-    script_frames,
-    write,
-)
+from .lines import function_of, here, script_frames
+from .note import EVERY_STATE, PROCESS, now, quietly, write
+from .patch import after, before, is_recorded, replace
 from .steps import TRAINING, is_in_ddp
+from .tensors import fingerprints
 
 
 class Looking:

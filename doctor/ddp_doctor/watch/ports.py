@@ -9,7 +9,8 @@ import re
 import sys
 
 from ..run.events import FixedPort
-from .note import is_script, line_of, now, quietly, script_files, script_frames, text_of, write
+from .lines import is_script, line_of, script_files, script_frames, text_of
+from .note import now, quietly, write
 
 CHOSEN = "DDP_DOCTOR_PORT"  # "12355 train.py:20": what was put into MASTER_PORT, and where
 SETTINGS = "DDP_DOCTOR_SETTINGS"  # files of settings that were read

@@ -12,7 +12,9 @@ import torch
 from ..run.digits import NUMBER, agrees
 from ..run.events import Printed
 from .data import evaluates
-from .note import before, here, line_of, now, quietly, replace, script_frames, write
+from .lines import here, line_of, script_frames
+from .note import now, quietly, write
+from .patch import before, replace
 
 
 def of_print(*values, file=None, **kwargs):

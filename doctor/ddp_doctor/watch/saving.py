@@ -9,22 +9,15 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..run.events import Awaited, Read, Sent, Wrote
-from .note import (
-    EVERY_STATE,
-    HERE,
-    PROCESS,
-    before,
-    here,
-    is_script,
-    now,
-    quietly,
-    replace,
-    write,
-)
+from . import note, patch
+from .lines import HERE, here, is_script
+from .note import EVERY_STATE, PROCESS, now, quietly, write
+from .patch import before, replace
 
 WRITING = set("wxa+")
 # These open files or use queues by themselves, although a line of the script has led to it.
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
+PASSES_ON = (__file__, note.__file__, patch.__file__)  # between this watcher and the script
 MOST = 3000  # files that are noted: a data set may have a file per sample
 
 
@@ -130,7 +123,7 @@ def by_library():
         name = frame.f_code.co_filename
         if is_script(name):
             return False
-        if name.startswith(HERE) and not name.endswith(("watch/saving.py", "watch/note.py")):
+        if name.startswith(HERE) and name not in PASSES_ON:
             return True  # another watcher reads the script's code
         if any(library in name for library in LIBRARIES):
             return True

@@ -37,29 +37,10 @@ from ..run.events import (
     Totals,
     Wrapped,
 )
-from .note import (
-    EVERY_STATE,
-    PROCESS,
-    after,
-    before,
-    checksum,
-    fingerprint,
-    fingerprints,
-    here,
-    is_plain,
-    is_recorded,
-    line_of,
-    now,
-    quietly,
-    random_states,
-    replace,
-    script_frames,
-    shown,
-    tell_later,
-    waiting,
-    weighted_sums,
-    write,
-)
+from .lines import here, line_of, script_frames, shown
+from .note import EVERY_STATE, PROCESS, now, quietly, tell_later, waiting, write
+from .patch import after, before, is_recorded, replace
+from .tensors import checksum, fingerprint, fingerprints, is_plain, random_states, weighted_sums
 
 # A loss goes through these without a change of its value.
 SAME_VALUE = ("Unsqueeze", "Squeeze", "View", "Reshape", "Alias", "ToCopy", "Clone")

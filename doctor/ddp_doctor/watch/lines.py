@@ -1,0 +1,69 @@
+"""Lines and files of the reader's code, and which of them led to a watched call."""
+
+import functools
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from traceback import walk_stack
+
+import torch
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the package
+TORCH = os.path.dirname(torch.__file__)
+LIBRARY = ("<", HERE, TORCH, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+LARGEST = 1_000_000  # bytes: a larger file is no script, and no settings
+
+
+@functools.cache
+def is_script(filename):
+    """Is this one of the reader's files, and not the standard library's or a package's?"""
+    if filename.startswith(LIBRARY) or "-packages" in filename:
+        return False
+    return not filename.endswith(("/torchrun", "/accelerate"))
+
+
+@functools.cache
+def shown(filename):
+    path = os.path.relpath(filename)
+    return filename if path.startswith("../..") else path
+
+
+def script_frames():
+    """The frames of the reader's files that led here, the innermost first."""
+    for frame, _ in walk_stack(sys._getframe(1)):
+        if is_script(frame.f_code.co_filename):
+            yield frame
+
+
+def line_of(frame):
+    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def function_of(frame):
+    code = frame.f_code
+    return f"{shown(code.co_filename)}:{code.co_firstlineno}"
+
+
+def here():
+    for frame in script_frames():
+        return line_of(frame)
+    return "?"
+
+
+def script_files():
+    """The files of the script's own modules that have been imported by now."""
+    names = []
+    for module in [*sys.modules.values()]:
+        name = getattr(module, "__file__", None)
+        if isinstance(name, str) and is_script(name):
+            names.append(name)
+    return names
+
+
+def text_of(path):
+    """The text of a file. It is empty if there is none, or if it is too large for a script."""
+    file = Path(path)
+    if not file.is_file() or file.stat().st_size > LARGEST:
+        return ""
+    return file.read_text(errors="replace")
