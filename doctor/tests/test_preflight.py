@@ -85,7 +85,7 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("finding", "level"),
+    ("result", "level"),
     [
         (host.judge_cores(2, 64, None, 8), "warn"),
         (host.judge_cores(64, 64, 4, 8), "warn"),
@@ -109,8 +109,8 @@ GIB = 2**30
         (host.judge_name("a", ["10.0.0.1", "127.0.1.1"]), "ok"),
     ],
 )
-def test_what_is_too_little(finding, level):
-    assert finding.level == level and bool(finding.to_do) == (level != "ok")
+def test_what_is_too_little(result, level):
+    assert result.level == level and bool(result.to_do) == (level != "ok")
 
 
 def test_cards_in_two_orders():

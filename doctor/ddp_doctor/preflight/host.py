@@ -1,6 +1,6 @@
 """Before a run on one machine: what a rank finds here, and what is too little of it.
 
-A function that begins with `judge_` gets numbers and returns a Finding, so that tests can give it
+A function that begins with `judge_` gets numbers and returns a Checked, so that tests can give it
 numbers of other machines. Sizes are in bytes.
 """
 
@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 @dataclass
-class Finding:
+class Checked:
     """What was found; `level` is ok, warn (too little for most runs) or FAILED (runs will fail)."""
 
     check: str
@@ -26,26 +26,26 @@ class Finding:
 
 def main():
     """Print a line for each check -> the exit code."""
-    cards, findings = look_at_cards()
+    cards, results = look_at_cards()
     ranks = max(1, cards)
-    findings = [
+    results = [
         judge_cores(*cores(), ranks),
         judge_open_files(open_files()),
         judge_shared_memory(*shared_memory()),
         judge_memory(*memory(), ranks),
-        *findings,
+        *results,
         judge_name(socket.gethostname(), addresses(socket.gethostname())),
         judge_ipv6(ipv6_works()),
     ]
-    for finding in findings:
-        print(f"{finding.level:8}{finding.check:14}{finding.found}")
-        if finding.to_do:
-            print(f"{'':22}to do: {finding.to_do}")
-    failed = [finding.check for finding in findings if finding.level == "FAILED"]
+    for result in results:
+        print(f"{result.level:8}{result.check:14}{result.found}")
+        if result.to_do:
+            print(f"{'':22}to do: {result.to_do}")
+    failed = [result.check for result in results if result.level == "FAILED"]
     if failed:
         print(f"preflight: FAILED ({', '.join(failed)})")
         return 1
-    warned = [finding.check for finding in findings if finding.level == "warn"]
+    warned = [result.check for result in results if result.level == "warn"]
     print(f"preflight: this machine is ready{', but see ' + ', '.join(warned) if warned else ''}")
     return 0
 
@@ -72,9 +72,9 @@ def judge_cores(usable, all_of_them, quota, ranks):
         usable = min(usable, quota)
     needed = 2 * ranks  # for each rank one, and one for a loader worker
     if usable >= needed or ranks == 1:
-        return Finding("cores", found)
+        return Checked("cores", found)
     to_do = f"{ranks} ranks want {needed} or more: --cpus-per-task of Slurm, the limit of the pod"
-    return Finding("cores", found, "warn", to_do)
+    return Checked("cores", found, "warn", to_do)
 
 
 def open_files():
@@ -87,12 +87,12 @@ def open_files():
 
 def judge_open_files(limit):
     if limit is None or limit < 0:  # RLIM_INFINITY
-        return Finding("open files", "no limit")
+        return Checked("open files", "no limit")
     found = f"{limit} (ulimit -n)"
     if limit >= 4096:
-        return Finding("open files", found)
+        return Checked("open files", found)
     to_do = "ulimit -n 65536 before the launch: each tensor from a loader worker holds a file"
-    return Finding("open files", found, "FAILED" if limit < 256 else "warn", to_do)
+    return Checked("open files", found, "FAILED" if limit < 256 else "warn", to_do)
 
 
 def shared_memory():
@@ -106,12 +106,12 @@ def shared_memory():
 
 def judge_shared_memory(size, free):
     if size is None:
-        return Finding("/dev/shm", "this system has none")
+        return Checked("/dev/shm", "this system has none")
     found = f"{free / GIB:.1f} of {size / GIB:.1f} GiB are free"
     if free >= GIB:
-        return Finding("/dev/shm", found)
+        return Checked("/dev/shm", found)
     to_do = "docker run --shm-size=8g or --ipc=host; on Kubernetes an emptyDir with medium: Memory"
-    return Finding("/dev/shm", found, "FAILED" if free < 16 * MIB else "warn", to_do)
+    return Checked("/dev/shm", found, "FAILED" if free < 16 * MIB else "warn", to_do)
 
 
 def memory():
@@ -127,17 +127,17 @@ def memory():
 
 def judge_memory(free, left, ranks):
     if free is None:
-        return Finding("memory", "unknown on this system")
+        return Checked("memory", "unknown on this system")
     found = f"{free / GIB:.1f} GiB of the host are free"
     if left is not None:
         found += f", the container's limit leaves {left / GIB:.1f} GiB"
         free = min(free, left)
     if free >= 2 * GIB * ranks:
-        return Finding("memory", found)
+        return Checked("memory", found)
     to_do = (
         "each rank needs some 2 GiB, and more for its loader workers: --mem, the limit of the pod"
     )
-    return Finding("memory", found, "FAILED" if free < GIB / 2 else "warn", to_do)
+    return Checked("memory", found, "FAILED" if free < GIB / 2 else "warn", to_do)
 
 
 def read(path):
@@ -151,25 +151,25 @@ def read(path):
 
 
 def look_at_cards():
-    """-> the number of cards that PyTorch sees, and a finding for each."""
+    """-> the number of cards that PyTorch sees, and a result for each."""
     try:
         import torch
     except ImportError:
         to_do = "install PyTorch into the environment of this Python"
-        return 0, [Finding("cards", "PyTorch is not installed", "FAILED", to_do)]
+        return 0, [Checked("cards", "PyTorch is not installed", "FAILED", to_do)]
     if not torch.cuda.is_available():
         kind = "a CPU build" if torch.version.cuda is None else "no driver or no GPU is seen"
-        return 0, [Finding("cards", f"none: {kind} (torch {torch.__version__})")]
+        return 0, [Checked("cards", f"none: {kind} (torch {torch.__version__})")]
     count = torch.cuda.device_count()
-    findings = []
+    results = []
     for index in range(count):
         card = torch.cuda.get_device_properties(index)
         bus = f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}"
         capability = (card.major, card.minor)
-        findings.append(judge_card(index, bus, card.name, capability, torch.cuda.get_arch_list()))
+        results.append(judge_card(index, bus, card.name, capability, torch.cuda.get_arch_list()))
     names = {torch.cuda.get_device_name(index) for index in range(count)}
-    findings += judge_order(names, os.environ.get("CUDA_DEVICE_ORDER"))
-    return count, findings
+    results += judge_order(names, os.environ.get("CUDA_DEVICE_ORDER"))
+    return count, results
 
 
 def judge_card(index, bus, name, capability, arch_list):
@@ -189,9 +189,9 @@ def judge_card(index, bus, name, capability, arch_list):
         runs = runs or same or (kind == "compute" and have <= (major, minor))
     found = f"{index} is PCI {bus}, {name}, capability {major}.{minor}"
     if runs:
-        return Finding(f"card {index}", found)
+        return Checked(f"card {index}", found)
     to_do = f"install a build of PyTorch for it; this one has {' '.join(arch_list)}"
-    return Finding(f"card {index}", found, "FAILED", to_do)
+    return Checked(f"card {index}", found, "FAILED", to_do)
 
 
 def judge_order(names, order):
@@ -199,7 +199,7 @@ def judge_order(names, order):
     if len(names) < 2 or order == "PCI_BUS_ID":
         return []
     to_do = "export CUDA_DEVICE_ORDER=PCI_BUS_ID, so that the numbers are those of nvidia-smi"
-    return [Finding("card order", f"the cards differ: {', '.join(sorted(names))}", "warn", to_do)]
+    return [Checked("card order", f"the cards differ: {', '.join(sorted(names))}", "warn", to_do)]
 
 
 # ------------------------------------------------------------------ name and network
@@ -217,14 +217,14 @@ def addresses(host):
 def judge_name(host, found):
     to_do = "in DNS or in /etc/hosts, give the name the address that other nodes reach"
     if not found:
-        return Finding("own name", f"{host} is unknown", "FAILED", to_do)
+        return Checked("own name", f"{host} is unknown", "FAILED", to_do)
     text = f"{host} is {' '.join(found)}"
     if all(address == "::1" or address.startswith("127.") for address in found):
         to_do = (
             "for several nodes, give it the address that the others use, in DNS or in /etc/hosts"
         )
-        return Finding("own name", text, "warn", to_do)
-    return Finding("own name", text)
+        return Checked("own name", text, "warn", to_do)
+    return Checked("own name", text)
 
 
 def ipv6_works():
@@ -238,4 +238,4 @@ def ipv6_works():
 
 def judge_ipv6(works):
     found = "works" if works else "is off: lines such as `errno: 97` are then harmless"
-    return Finding("IPv6", found)
+    return Checked("IPv6", found)
