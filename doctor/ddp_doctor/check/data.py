@@ -207,7 +207,7 @@ def different_split(run):
                         fine="" if known else "this sampler needs that",
                     )
             if is_divided_twice(epochs):
-                continue  # see missing_samples
+                continue  # see divided_again
             # A sampler of the script may give positions within the part that its rank has loaded.
             if any(event.own_order for event in began):
                 continue
@@ -232,55 +232,67 @@ def is_divided_twice(epochs):
     return apart and all(parts)
 
 
+def divided_again(run):
+    """A sampler divides the part that each rank has already."""
+    for team, epochs in averaged_epochs(run):
+        if epochs[0].began.parts > 1 and is_divided_twice(epochs):
+            counts = [f"{len(epoch.indices)} of {epoch.began.samples}" for epoch in epochs]
+            each = per_rank(team, counts)
+            yield Finding(
+                "samples-missing",
+                epochs[0].began.at,
+                seen=f"a sampler divides the part of each rank again: {each} samples were read",
+                fine="the other parts of it are read in other epochs",
+            )
+
+
+def averaged_epochs(run):
+    """Each team with the epochs in which it averages.
+
+    Without an average each rank trains a model of its own, and takes what it wants.
+    """
+    for team in run.teams:
+        for epochs in run.meetings(team, trained):
+            if averages(run, team[0], epochs[0]):
+                yield team, epochs
+
+
 def missing_samples(run):
     """Some samples were seen by several ranks of a team, or by none."""
-    for team in run.teams:
-        for epochs in run.meetings(team, trained):
-            divides = epochs[0].began.parts > 1 and averages(run, team[0], epochs[0])
-            if divides and is_divided_twice(epochs):
-                counts = [f"{len(epoch.indices)} of {epoch.began.samples}" for epoch in epochs]
-                each = per_rank(team, counts)
-                yield Finding(
-                    "samples-missing",
-                    epochs[0].began.at,
-                    seen=f"a sampler divides the part of each rank again: {each} samples were read",
-                    fine="the other parts of it are read in other epochs",
-                )
-                return
-    if list(same_data(run)) or list(different_split(run)):
-        return  # they explain it
-    for team in run.teams:
-        for epochs in run.meetings(team, trained):
-            at = epochs[0].began.at
-            parts = epochs[0].began.parts
-            # Without an average each rank trains a model of its own, and takes what it wants.
-            if not averages(run, team[0], epochs[0]):
-                continue
-            if parts > len(team):
-                yield Finding(
-                    "samples-missing",
-                    at,
-                    seen=f"the sampler divides among {parts} ranks, and {len(team)} average",
-                    fine="others have the rest",
-                )
-            counts = Counter()
-            replaced = False
-            for epoch in epochs:
-                samples = set(epoch.indices)
-                counts.update(samples)
-                # Drawn with replacement: a weighted sampler takes samples twice on purpose.
-                replaced |= len(epoch.indices) > 1.1 * len(samples)
-            twice = [index for index, count in counts.items() if count > 1]
-            # Samplers fill up the last batch of each rank with samples that were there before.
-            filled_up = len(team) * (len(epochs[0].batches[0].indices) + 1)
-            comparable = of_one_set(epochs) and not replaced and not is_repeated(epochs)
-            if comparable and len(twice) > filled_up:
-                yield Finding(
-                    "samples-missing",
-                    at,
-                    seen=f"in an epoch {len(twice)} of {len(counts)} samples were seen twice",
-                    fine="each rank draws its samples by itself",
-                )
+    for team, epochs in averaged_epochs(run):
+        parts = epochs[0].began.parts
+        if parts > len(team):
+            yield Finding(
+                "samples-missing",
+                epochs[0].began.at,
+                seen=f"the sampler divides among {parts} ranks, and {len(team)} average",
+                fine="others have the rest",
+                explained_by=("same-data", "split-differs"),
+            )
+        yield from seen_twice(team, epochs)
+
+
+def seen_twice(team, epochs):
+    """More samples than the samplers repeat to fill up the last batches."""
+    counts = Counter()
+    replaced = False
+    for epoch in epochs:
+        samples = set(epoch.indices)
+        counts.update(samples)
+        # Drawn with replacement: a weighted sampler takes samples twice on purpose.
+        replaced |= len(epoch.indices) > 1.1 * len(samples)
+    twice = [index for index, count in counts.items() if count > 1]
+    # Samplers fill up the last batch of each rank with samples that were there before.
+    filled_up = len(team) * (len(epochs[0].batches[0].indices) + 1)
+    comparable = of_one_set(epochs) and not replaced and not is_repeated(epochs)
+    if comparable and len(twice) > filled_up:
+        yield Finding(
+            "samples-missing",
+            epochs[0].began.at,
+            seen=f"in an epoch {len(twice)} of {len(counts)} samples were seen twice",
+            fine="each rank draws its samples by itself",
+            explained_by=("same-data", "split-differs"),
+        )
 
 
 def same_order(run):
@@ -661,6 +673,7 @@ JUDGES = [
     different_split,
     same_data,
     same_order,
+    divided_again,
     missing_samples,
     same_random_numbers,
     same_worker_seeds,

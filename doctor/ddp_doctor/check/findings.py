@@ -13,6 +13,7 @@ class Finding:
     at: str
     seen: str
     fine: str = ""  # the case in which it is no mistake
+    explained_by: tuple[str, ...] = ()  # keys: with one of these findings this one is left out
 
     @property
     def severity(self):

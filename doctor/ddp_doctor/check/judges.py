@@ -58,7 +58,16 @@ def diagnose(run):
                 found.setdefault(one.key, one)  # the same mistake elsewhere is not repeated
         except Exception as error:
             failed.setdefault(module, set()).add(f"{judge.__name__}: {error!r}")
-    return in_order(found.values()), texts_of(failed)
+    return in_order(unexplained(found)), texts_of(failed)
+
+
+def unexplained(found):
+    """The findings that no other finding explains, of {key: finding}."""
+    left = []
+    for one in found.values():
+        if not any(key in found for key in one.explained_by):
+            left.append(one)
+    return left
 
 
 def texts_of(failed):
