@@ -107,36 +107,68 @@ def whole(rank, trained):
     return [epoch for epoch in rank.epochs if epoch.whole and epoch.trained == trained]
 
 
+# What could not be looked at. The order is that of the report.
+NOT_JUDGED = {
+    "no-rank": "anything: no process joined a group (or Python ran with -I, -E or -S)",
+    "one-rank": "what needs two ranks: there was one",
+    "other-starts": "{others} processes of other starts of ranks in this command",
+    "early-end": "what would have come after the end of this run",
+    "sharded": "weights and gradients that are sharded (FSDP, tensor parallelism)",
+    "iterable": "which samples an IterableDataset gave",
+    "compiled": "forward passes of compiled code: they are not watched",
+    "loose": "differences that Join or a communication hook makes on purpose",
+    "no-common-step": "training steps: no two ranks made the same one",
+    "no-ddp": "what DDP does: nothing was wrapped by it",
+    "no-loader": "all of the training data: they came from no DataLoader",
+    "no-whole-epoch": "whether an epoch gave all samples: no loader was read to its end",
+}
+
+
 def not_judged(run, ignored, failed):
     """What could not be looked at, and why."""
-    works = [work for rank in run.ranks for work in rank.steps]
-    began = run.all(EpochBegan)
-    averaged = [work for work in works if is_averaged(work)]
-    reasons = {
-        "anything: no process joined a group (or Python ran with -I, -E or -S)": not run.ranks,
-        "what needs two ranks: there was one": len(run.ranks) == 1,
-        f"{run.others} processes of other starts of ranks in this command": run.others > 0,
-        "what would have come after the end of this run": not run.ended_well,
-        "weights and gradients that are sharded (FSDP, tensor parallelism)": any(
-            not work.parameters.plain for work in works
-        ),
-        "which samples an IterableDataset gave": any(
-            event.sampler == "_InfiniteConstantSampler" for event in began
-        ),
-        "forward passes of compiled code: they are not watched": any(
-            not work.forwards for work in averaged
-        ),
-        "differences that Join or a communication hook makes on purpose": run.is_loose,
-        "training steps: no two ranks made the same one": run.ranks and not run.optimizers,
-        "what DDP does: nothing was wrapped by it": works and not run.all(Wrapped),
-        "all of the training data: they came from no DataLoader": works and not began,
-        "whether an epoch gave all samples: no loader was read to its end": began
-        and not any(rank.whole_epochs for rank in run.ranks),
-    }
-    texts = [text for text, is_so in reasons.items() if is_so]
+    keys = not_judged_in_ranks(run) | not_judged_in_steps(run)
+    texts = [text.format(others=run.others) for key, text in NOT_JUDGED.items() if key in keys]
     texts += [f"{key}: left out by --ignore" for key in ignored]
     texts += [f"all of a long run: {text}" for text in left_out(run)]
     return texts + failed
+
+
+def not_judged_in_ranks(run):
+    """Keys of NOT_JUDGED that are about the ranks and how the run ended."""
+    keys = set()
+    if not run.ranks:
+        keys.add("no-rank")
+    if len(run.ranks) == 1:
+        keys.add("one-rank")
+    if run.others > 0:
+        keys.add("other-starts")
+    if not run.ended_well:
+        keys.add("early-end")
+    if run.is_loose:
+        keys.add("loose")
+    if run.ranks and not run.optimizers:
+        keys.add("no-common-step")
+    return keys
+
+
+def not_judged_in_steps(run):
+    """Keys of NOT_JUDGED that are about the steps and the data of the ranks."""
+    keys = set()
+    works = [work for rank in run.ranks for work in rank.steps]
+    began = run.all(EpochBegan)
+    if any(not work.parameters.plain for work in works):
+        keys.add("sharded")
+    if any(event.sampler == "_InfiniteConstantSampler" for event in began):
+        keys.add("iterable")
+    if any(is_averaged(work) and not work.forwards for work in works):
+        keys.add("compiled")
+    if works and not run.all(Wrapped):
+        keys.add("no-ddp")
+    if works and not began:
+        keys.add("no-loader")
+    if began and not any(rank.whole_epochs for rank in run.ranks):
+        keys.add("no-whole-epoch")
+    return keys
 
 
 def is_averaged(work):
