@@ -47,7 +47,7 @@ def steps(gpus):
         Step("network", f"{ranks} doctor preflight --timeout 100", 2, gpus=2),
         Step("check", f"python doctor check {ranks} {stage}", 2),
         Step("speed", f"python doctor speed --json {{folder}}/speed.json {ranks} {stage}", 2),
-        Step("costs", "python benchmarks/doctor_costs.py --pairs 1 exposed straggler own-code", 5),
+        Step("costs", "python doctor/field/costs.py --pairs 1 exposed straggler own-code", 5),
         Step(
             "hang", "torchrun --standalone --nproc-per-node 2 tools/gpu_hang.py", 2, 2, True, traces
         ),

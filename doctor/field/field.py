@@ -1,12 +1,12 @@
-"""What does the doctor find in public DDP scripts? Each has a recipe in field/.
+"""What does the doctor find in public DDP scripts? Each has a recipe in recipes/.
 
 A recipe names a repository, its commit, the shell commands that make a script small enough for two
 CPU cores without a network, and the command that starts it. This program checks the commit out
 into a temporary folder, runs the commands in it, runs the script under the doctor, and writes what
-was found to benchmarks/results/field/NAME.json. docs/field_report.md judges the findings.
+was found to results/NAME.json. docs/field_report.md judges the findings.
 
-    python -m benchmarks.field ddp_series nanogpt
-    python -m benchmarks.field --all --snapshots FOLDER --python /path/to/python
+    python doctor/field/field.py ddp_series nanogpt
+    python doctor/field/field.py --all --snapshots FOLDER --python /path/to/python
 
 Without a snapshot in FOLDER/OWNER+NAME/repo (a git directory) the repository is cloned.
 """
@@ -21,9 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-RECIPES = ROOT / "benchmarks/field"
-RESULTS = ROOT / "benchmarks/results/field"
+HERE = Path(__file__).resolve().parent
+RECIPES = HERE / "recipes"
+RESULTS = HERE / "results"
 LIMIT = 280  # seconds that a script may take
 
 
@@ -52,7 +52,7 @@ def parse():
     parser.add_argument("--count", action="store_true", help="count the results and their verdicts")
     parser.add_argument("--snapshots", type=Path, help="folder with snapshots of repositories")
     parser.add_argument("--python", default=sys.executable, help="Python that runs the scripts")
-    parser.add_argument("--doctor", type=Path, default=ROOT / "doctor", help="folder of the doctor")
+    parser.add_argument("--doctor", type=Path, default=HERE.parent, help="folder of the doctor")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--keep", type=Path, help="check out into this folder, and keep it")
     args = parser.parse_args()

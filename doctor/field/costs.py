@@ -1,8 +1,8 @@
 """Costs put into a script on purpose: does `doctor speed` name each, its line, and what it costs?
 
-    python PATH/benchmarks/doctor_costs.py [--pairs 3] [KEY ...]   # in an empty folder
+    python PATH/doctor/field/costs.py [--pairs 3] [KEY ...]   # in an empty folder
 
-Run it on an idle machine. The script is doctor/tests/one_cost.py. What was put in is what a step
+Run it on an idle machine. The script is tests/one_cost.py. What was put in is what a step
 takes longer than with COST=0, in pairs of runs without the doctor. The last keys are healthy: of
 them nothing should be named.
 """
@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "doctor/tests/one_cost.py"
+DOCTOR = Path(__file__).resolve().parents[1]
+ROOT = DOCTOR.parent  # has the stages
+SCRIPT = DOCTOR / "tests/one_cost.py"
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 COSTS = [
     "slow-data",
@@ -71,8 +72,8 @@ def milliseconds(key, cost):
 
 
 def measured(command):
-    """What `doctor speed` measured: see measure() in doctor/ddp_doctor/speed/report.py."""
-    doctor = [sys.executable, str(ROOT / "doctor"), "speed", "--json", "speed.json"]
+    """What `doctor speed` measured: see measure() in ddp_doctor/speed/report.py."""
+    doctor = [sys.executable, str(DOCTOR), "speed", "--json", "speed.json"]
     subprocess.run(doctor + command.split(), check=True, stdout=subprocess.DEVNULL)
     return json.loads(Path("speed.json").read_text())["speed"]
 
