@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+CORPUS = Path(__file__).parent / "corpus"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -104,8 +105,8 @@ def changed(source, there, then, head):
 
 
 def mutants():
-    return read((Path(__file__).parent / "mutants.txt").read_text())
+    return read((CORPUS / "mutants.txt").read_text())
 
 
 def innocents():
-    return read((Path(__file__).parent / "innocents.txt").read_text())
+    return read((CORPUS / "innocents.txt").read_text())

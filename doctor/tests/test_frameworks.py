@@ -1,4 +1,4 @@
-"""The doctor on scripts of frameworks: right ones, and ones with a mistake (frameworks.txt).
+"""The doctor on scripts of frameworks: right ones, and ones with a mistake (corpus/frameworks.txt).
 
 Models are tiny and of random weights: nothing is downloaded. A package that is missing is skipped.
 """
@@ -23,7 +23,7 @@ PACKAGES = {
     "accelerate_loop": ("accelerate",),
     "ignite_engine": ("ignite",),
 }
-CASES = cases.read((HERE / "frameworks.txt").read_text())
+CASES = cases.read((cases.CORPUS / "frameworks.txt").read_text())
 
 
 def diagnosed(case, folder):
