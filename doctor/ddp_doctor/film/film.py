@@ -114,8 +114,11 @@ def film_of(pace: Pace, figures: dict, command: list[str]) -> Film | None:
         for n in steps:
             bars += bars_of_step(n, parts[position][n], own, pace, position)
             spans[n] = span_of(recorded[position][n])
-        lanes.append(Lane(rank.number, tuple(bars), spans))
-    longest = {n: longest_of([own[n] for own in recorded]) for n in steps}
+        lane = Lane(rank.number, tuple(bars), spans)
+        lanes.append(lane)
+    longest = {}
+    for n in steps:
+        longest[n] = longest_of([own[n] for own in recorded])
     return Film(
         title=title_of(pace, waits, figures, steps),
         lanes=tuple(lanes),
@@ -150,7 +153,9 @@ def longest_of(steps: list[Filmed]) -> float:
 def overlap(recorded: list[dict], step: int) -> bool:
     """Ranks of several machines have several clocks. Then a step does not happen at one time."""
     spans = [span_of(own[step]) for own in recorded]
-    return max(begin for begin, _ in spans) < min(end for _, end in spans)
+    last_begin = max(begin for begin, _ in spans)
+    first_end = min(end for _, end in spans)
+    return last_begin < first_end
 
 
 def is_regular(step: Filmed) -> bool:
@@ -176,8 +181,16 @@ def typical_steps(
             if far.keys() >= set(numbers):
                 choices.append(numbers)
         if choices:
-            return min(choices, key=lambda numbers: max(far[n] for n in numbers))
+            return nearest(choices, far)
     return []
+
+
+def nearest(choices: list[list[int]], far: dict[int, float]) -> list[int]:
+    """The choice whose farthest step is nearest."""
+    farthest = []
+    for numbers in choices:
+        farthest.append(max(far[n] for n in numbers))
+    return choices[farthest.index(min(farthest))]
 
 
 def distance(parts: list[dict], n: int, medians: list[dict]) -> float:
@@ -185,7 +198,8 @@ def distance(parts: list[dict], n: int, medians: list[dict]) -> float:
     total = 0.0
     for own, row in zip(parts, medians):
         sums = phases_of(own[n])
-        total += sum(abs(sums[name] - row[name]) for name in (*PHASES, "no core"))
+        for name in (*PHASES, "no core"):
+            total += abs(sums[name] - row[name])
     return total
 
 
@@ -209,14 +223,19 @@ def lines_of(parts: list[Part], pace: Pace, position: int) -> dict[Part, str]:
     lines = {}
     for part in parts:
         if part.call:
-            lines[part] = part.call.partition(" ")[2]
+            _, _, line = part.call.partition(" ")
+            lines[part] = line
     for phase in ("data", "own", "saving"):
         alike = [part for part in parts if part.phase == phase]
         at, share = pace.hot([phase], position)
         if alike and share >= CERTAIN:
-            longest = max(alike, key=lambda part: part.end - part.begin)
+            longest = max(alike, key=length_of)
             lines[longest] = at
     return lines
+
+
+def length_of(part: Part) -> float:
+    return part.end - part.begin
 
 
 def bars_of_step(
@@ -239,11 +258,13 @@ def bars_of(part: Part, n: int, waits: list[Wait], pace: Pace, line: str | None)
         if wait.begin == part.begin and part.phase in WAITING:
             until = min(wait.end, end)
             number = pace.ranks[wait.waits_for].number
-            yield Bar("wait", n, begin, until, f"waits for rank {number}")
+            yield Bar("wait", n, begin, until, label=f"waits for rank {number}")
             begin = until
     if end > begin:
-        name = part.call.partition(" ")[0] or part.phase
-        label = f"{name}, line {number_of(line)}" if line else name
+        function, _, _ = part.call.partition(" ")
+        label = function or part.phase
+        if line:
+            label += f", line {number_of(line)}"
         yield Bar(part.phase, n, begin, end, label)
     if part.end > end:
-        yield Bar("no core", n, end, part.end, "no core")
+        yield Bar("no core", n, end, part.end, label="no core")

@@ -87,7 +87,9 @@ def data_of(film):
         for bar in lane.bars:
             begin = round(1000 * (bar.begin - film.begin), 4)
             end = round(1000 * (bar.end - film.begin), 4)
-            bars.append([begin, end, f"{bar.label}, {duration(bar.end - bar.begin)}", bar.step])
+            seconds = bar.end - bar.begin
+            text = f"{bar.label}, {duration(seconds)}"
+            bars.append([begin, end, text, bar.step])
         lanes.append({"rank": lane.rank, "bars": bars})
     return {"milliseconds": 1000 * (film.end - film.begin), "lanes": lanes}
 
@@ -95,14 +97,18 @@ def data_of(film):
 def table_of(film):
     """The milliseconds of each step and rank, by what the bars show."""
     used = kinds_of(film)
-    head = "".join(f"<th scope=col>{escape(kind)}</th>" for kind in used)
-    rows = [f"<tr><th scope=col>step</th><th scope=col>rank</th>{head}<th scope=col>sum</th></tr>"]
+    names = ["step", "rank", *used, "sum"]
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
+    rows = [f"<tr>{head}</tr>"]
     for step in film.steps:
         for lane in film.lanes:
             sums = sums_of(lane, step)
-            cells = "".join(f"<td>{sums[kind]:.2f}</td>" for kind in used)
-            begin = f"<tr><td>{step}</td><td>{lane.rank}</td>"
-            rows.append(f"{begin}{cells}<td>{sums.total():.2f}</td></tr>")
+            texts = [str(step), str(lane.rank)]
+            for kind in used:
+                texts.append(f"{sums[kind]:.2f}")
+            texts.append(f"{sums.total():.2f}")
+            cells = "".join(f"<td>{text}</td>" for text in texts)
+            rows.append(f"<tr>{cells}</tr>")
     return "\n".join(rows)
 
 
@@ -167,13 +173,21 @@ def place_of(film, width, font, only):
     left = PAD
     if width >= NARROW:
         names = [f"rank {lane.rank} " for lane in film.lanes]
-        left += 1.1 * LETTER * font * max(map(len, names))
+        letters = max(map(len, names))
+        left += 1.1 * LETTER * font * letters
     begin = film.begin
     end = film.end
     if only is not None:
-        begin = min(lane.steps[only][0] for lane in film.lanes)
-        end = max(lane.steps[only][1] for lane in film.lanes)
-    return Place(begin, end, left, width - left - PAD, font)
+        spans = [lane.steps[only] for lane in film.lanes]
+        begin = min(begin for begin, _ in spans)
+        end = max(end for _, end in spans)
+    return Place(
+        begin=begin,
+        end=end,
+        left=left,
+        width=width - left - PAD,
+        font=font,
+    )
 
 
 def svg(film, place, width, height, shapes, is_file):
@@ -272,9 +286,8 @@ def bars(lane, place, y, height, only):
         texts += label(bar, place, x, y, width, height)
     for begin, end in steps_of(lane, only):
         for moment in (begin, end):
-            shapes.append(
-                f'<path class="edge" d="M{place.x(moment):.2f} {y - 3:.1f}v{height + 6:.1f}"/>'
-            )
+            top = f"M{place.x(moment):.2f} {y - 3:.1f}"
+            shapes.append(f'<path class="edge" d="{top}v{height + 6:.1f}"/>')
     return shapes + texts
 
 
@@ -287,18 +300,27 @@ def label(bar, place, x, y, width, height):
     font = SMALLER * place.font
     with_time = f"{bar.label}, {duration(bar.end - bar.begin)}"
     first, _, second = bar.label.replace(" rank", ", rank").partition(", ")
-    choices = [[with_time], [bar.label], [first, second], [bar.what]]
+    choices = [
+        [with_time],
+        [bar.label],
+        [first, second],
+        [bar.what],
+    ]
     for lines in choices:
-        room = LETTER * font * max(map(len, lines)) + 6
+        letters = max(map(len, lines))
+        room = LETTER * font * letters + 6
         if room > width or not all(lines):
             continue
         shapes = []
-        look = f"in in-{bar.what.replace(' ', '-')}"
+        kind = bar.what.replace(" ", "-")
+        look = f"in in-{kind}"
         middle = x + width / 2
         below = y + height / 2 + font * (0.35 - 0.55 * (len(lines) - 1))
         if bar.what in (WAIT, "no core"):  # words on stripes need a ground
-            ground = (middle - room / 2 + 1, below - 0.95 * font, room - 2)
-            shapes.append(rectangle(*ground, 1.2 * font * len(lines), "halo", QUIET))
+            left = middle - room / 2 + 1
+            top = below - 0.95 * font
+            high = 1.2 * font * len(lines)
+            shapes.append(rectangle(left, top, room - 2, high, "halo", QUIET))
         for line in lines:
             shapes.append(words(middle, below, line, look, font, QUIET))
             below += 1.1 * font
@@ -318,9 +340,8 @@ def step_names(film, place, y, only):
 def axis(place, y):
     """A line with round times, each with its unit."""
     seconds = place.end - place.begin
-    rough = seconds / max(2, place.width / (6 * place.font))
-    power = 10.0 ** floor(log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    parts = max(2, place.width / (6 * place.font))
+    step = round_time(seconds / parts)
     shapes = [f'<path class="line" d="M{place.left:.1f} {y:.1f}h{place.width:.1f}"/>']
     count = 0
     while count * step <= seconds:
@@ -328,11 +349,22 @@ def axis(place, y):
         shapes.append(f'<path class="line" d="M{x:.1f} {y:.1f}v5"/>')
         text = duration(count * step, exact=True)
         room = LETTER * place.font * len(text)
-        x = min(max(x, place.left + room / 2), place.left + place.width - room / 2)
+        leftmost = place.left + room / 2
+        rightmost = place.left + place.width - room / 2
+        x = min(max(x, leftmost), rightmost)
         middle = ' text-anchor="middle"'
         shapes.append(words(x, y + 1.4 * place.font, text, "quiet", more=middle))
         count += 1
     return shapes
+
+
+def round_time(least):
+    """The shortest time that is 1, 2 or 5 times a power of ten, and not shorter than this."""
+    power = 10.0 ** floor(log10(least))
+    for factor in (1, 2, 5):
+        if power * factor >= least:
+            return power * factor
+    return 10 * power
 
 
 def duration(seconds, exact=False):
@@ -357,7 +389,8 @@ def legend(film, place, y, width):
         if x > PAD and x + room > width:
             x = PAD
             y += 1.6 * font
-        shapes.append(rectangle(x, y - 0.85 * font, 1.4 * font, font, kind.replace(" ", "-")))
+        look = kind.replace(" ", "-")
+        shapes.append(rectangle(x, y - 0.85 * font, 1.4 * font, font, look))
         shapes.append(words(x + 1.7 * font, y, text, "quiet"))
         x += room
     return shapes, y + 0.5 * font

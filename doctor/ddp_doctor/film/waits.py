@@ -5,7 +5,7 @@ parts_of() a step -> meetings_of() the steps of a rank -> waits_of() all ranks
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..run.events import Filmed
 from ..speed.pace import COLUMN, WAITING
@@ -59,7 +59,7 @@ def parts_of(step: Filmed) -> list[Part]:
         last = parts[-1] if parts else None
         # A call ends with a lap that has no name.
         if last is not None and last.phase == column and call in ("", last.call):
-            parts[-1] = Part(column, last.call, last.begin, end, last.no_core + no_core)
+            parts[-1] = replace(last, end=end, no_core=last.no_core + no_core)
         else:
             parts.append(Part(column, call, begin, end, no_core))
         begin = end
@@ -116,6 +116,12 @@ def waits_at(meetings: tuple[Meeting, ...], step: int) -> Iterator[Wait]:
             more[LATE] = slowest.since - own.since
             phase = max(more, key=lambda name: more[name])
             known = phase if more[phase] > CERTAIN * seconds else ""
-            waits_for = meetings.index(slowest)
-            end = slowest.begin
-            yield Wait(position, waits_for, step, own.begin, end, more, known)
+            yield Wait(
+                rank=position,
+                waits_for=meetings.index(slowest),
+                step=step,
+                begin=own.begin,
+                end=slowest.begin,
+                more=more,
+                phase=known,
+            )

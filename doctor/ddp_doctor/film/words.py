@@ -83,13 +83,17 @@ def groups_of(waits: list[Wait]) -> list[Group]:
 def title_of(pace: Pace, waits: list[Wait], figures: dict, steps: list[int]) -> str:
     text = f"{number_of_ranks(figures)}, {figures['step']:.1f} ms per step"
     groups = groups_of(waits)
-    # Small waits come and go by chance. They do not belong into a title.
-    if not groups or groups[0].seconds / len(steps) < IN_TITLE * figures["step"] / 1000:
+    if not groups:
         return text
     longest = groups[0]
+    least = IN_TITLE * figures["step"] / 1000
+    # Small waits come and go by chance. They do not belong into a title.
+    if longest.seconds / len(steps) < least:
+        return text
+    who = ranks_in_words(pace, longest.ranks)
     wait = "waits" if len(longest.ranks) == 1 else "wait"
     other = pace.ranks[longest.waits_for].number
-    return f"{text}: {ranks_in_words(pace, longest.ranks)} {wait} for rank {other}"
+    return f"{text}: {who} {wait} for rank {other}"
 
 
 def number_of_ranks(figures: dict) -> str:
@@ -103,7 +107,8 @@ def ranks_in_words(pace: Pace, positions: list[int]) -> str:
         return f"rank {numbers[0]}"
     if len(numbers) > NAMED:
         return f"{len(numbers)} ranks"
-    return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    first = ", ".join(numbers[:-1])
+    return f"ranks {first} and {numbers[-1]}"
 
 
 # ------------------------------------------------------------------ the sentences
@@ -120,7 +125,8 @@ def sentences_of(
     # What takes less is not worth a sentence.
     least = max(LEAST_MS, LEAST_SHARE * figures["step"]) / 1000
     for group in groups_of(waits)[:MOST]:
-        if group.seconds / len(spans) >= least:
+        mean_wait = group.seconds / len(spans)
+        if mean_wait >= least:
             said.append(sentence_of(pace, group, spans))
     if not said and len(pace.ranks) > 1:
         long = f"for {1000 * least:.1f} ms or longer"
@@ -132,7 +138,9 @@ def sentences_of(
         if one["key"] == "straggler" and where and is_said(where, said):
             continue  # the ranks that wait for it have named it
         cost = f"{one['ms']:.1f} ms of a step ({share:.0%}): {one['seen']}"
-        yield f"In the whole run, {where}, costs {cost}." if where else f"In the whole run, {cost}."
+        if where:
+            cost = f"{where}, costs {cost}"
+        yield f"In the whole run, {cost}."
 
 
 def is_said(where: str, sentences: list[str]) -> bool:
@@ -143,14 +151,17 @@ def sentence_of(pace: Pace, group: Group, spans: dict[int, float]) -> str:
     """Who waited how long for whom, and where that one was."""
     count = len(group.steps)
     each = [1000 * group.of_rank(rank) / count for rank in group.ranks]
-    if f"{min(each):.1f}" == f"{max(each):.1f}":
-        long = f"{each[0]:.1f} ms"
+    shortest = f"{min(each):.1f}"
+    longest = f"{max(each):.1f}"
+    if shortest == longest:
+        long = f"{longest} ms"
     else:
-        long = f"{min(each):.1f} to {max(each):.1f} ms"
+        long = f"{shortest} to {longest} ms"
     who = ranks_in_words(pace, group.ranks).capitalize()
     other = pace.ranks[group.waits_for].number
     whole = 1000 * mean(spans[n] for n in group.steps)
-    share = f"{max(each) / whole:.0%} of the {whole:.1f} ms of a step"
+    part = max(each) / whole
+    share = f"{part:.0%} of the {whole:.1f} ms of a step"
     if count == 1:
         often = f"in step {min(group.steps)}"
     elif count == len(spans):
@@ -171,8 +182,10 @@ def cause_of(pace: Pace, group: Group) -> str:
     if not group.phase:
         parts = []
         for phase, milliseconds in list(causes.items())[:2]:
-            parts.append(f"{milliseconds:.1f} ms by {IN_WORDS.get(phase, phase)}")
-        return f"which was delayed by several things, {' and '.join(parts)}"
+            words = IN_WORDS.get(phase, phase)
+            parts.append(f"{milliseconds:.1f} ms by {words}")
+        both = " and ".join(parts)
+        return f"which was delayed by several things, {both}"
     more = causes[group.phase]
     if group.phase == "no core":
         return f"which had no core for {more:.1f} ms longer"
@@ -202,10 +215,12 @@ def line_of_file(name: str, number: int) -> str:
     """ "" if the file is not there, as on another machine."""
     try:
         lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
-        text = lines[number - 1].partition("  # ")[0].strip()
+        line = lines[number - 1]
     except (OSError, IndexError):
         return ""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    code, _, _ = line.partition("  # ")
+    code = code.strip()
+    return code if len(code) <= LONGEST else f"{code[: LONGEST - 3]}..."
 
 
 # ------------------------------------------------------------------ what was run, and where
@@ -217,17 +232,17 @@ def about(
     """`spans` has the length in seconds of each shown step, and `among` the recorded steps."""
     steps = list(spans)
     yield f"Command: {shlex.join(command)}"
+    ranks = number_of_ranks(figures)
     threads = figures.get("threads", "?")
     each = "1 thread" if threads == 1 else f"{threads} threads"
     device = "on GPUs" if figures["gpu"] else "on the CPU"
-    cores = f"{figures.get('cores', '?')} cores of {processor()}"
-    yield f"Machine: {number_of_ranks(figures)} with {each} each {device}, {cores}"
-    yield f"Versions: {versions()}; {date.today().isoformat()}"
+    cores = figures.get("cores", "?")
+    yield f"Machine: {ranks} with {each} each {device}, {cores} cores of {processor()}"
+    today = date.today().isoformat()
+    yield f"Versions: {versions()}; {today}"
     lengths = ", ".join(f"{1000 * seconds:.1f}" for seconds in spans.values())
-    if len(steps) == 1:
-        shown = f"step {steps[0]}, which took {lengths} ms"
-    else:
-        shown = f"steps {steps[0]} to {steps[-1]}, which took {lengths} ms"
+    numbers = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    shown = f"{numbers}, which took {lengths} ms"
     medians = f"the medians of the run ({figures['step']:.1f} ms per step)"
     chosen = f"Of the steps {among[0]} to {among[-1]}, they are nearest to {medians}"
     yield f"Shown: {shown}. {chosen}. All widths are measured times."
