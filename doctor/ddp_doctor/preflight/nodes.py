@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.benchmark import Timer
 
+LARGE = 25 * 2**20  # bytes of an all-reduce
+HUGE = 256 * 2**20
 TO_DO = {  # if a check has failed
     "store": "open all ports between the nodes; the endpoint's name must lead to the first node",
     "nodes": "see what the other nodes print; if they are only slow, give a longer --timeout",
@@ -113,14 +115,17 @@ def look_at_data(folder):
 def gather(store, key, value, seconds):
     """Publish a value, as all ranks do; return {rank: value} of those that did so in time."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    keys = [f"{key}/{attempt}/{rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
-    store.set(keys[int(os.environ["RANK"])], json.dumps(value))
+    world = int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    keys = [f"{key}/{attempt}/{number}" for number in range(world)]
+    store.set(keys[rank], json.dumps(value))
     with suppress(dist.DistStoreError):  # not all came in time
         store.wait(keys, timedelta(seconds=seconds))
     values = {}
-    for rank, own in enumerate(keys):
+    for number, own in enumerate(keys):
         if store.check([own]):
-            values[rank] = json.loads(store.get(own))
+            text = store.get(own)
+            values[number] = json.loads(text)
     return values
 
 
@@ -128,16 +133,21 @@ def compare(ranks):
     """Report what the nodes have in common and what not; return whether a check has failed."""
     nodes = {found["node"]: found for found in ranks.values()}
     world = int(os.environ["WORLD_SIZE"])
-    text = f"{len(ranks)} of {world} ranks answer, on {', '.join(nodes)}"
+    names = ", ".join(nodes)
+    text = f"{len(ranks)} of {world} ranks answer, on {names}"
     failed = report("nodes", text, len(ranks) < world)
     for check in ("versions", "data", "own name"):
         texts = {node: found[check] for node, found in nodes.items()}
         same = len(set(texts.values())) == 1
         wrong = not same
         if check == "own name":  # on one machine the address of the loopback works
-            wrong = len(nodes) > 1 and any("others reach it" in text for text in texts.values())
-        lines = [f"{node}: {text}" for node, text in texts.items()]
-        failed |= report(check, min(texts.values()) if same else "\n".join(lines), wrong)
+            differs = any("others reach it" in text for text in texts.values())
+            wrong = differs and len(nodes) > 1
+        if same:
+            found = min(texts.values())
+        else:
+            found = "\n".join(f"{node}: {text}" for node, text in texts.items())
+        failed |= report(check, found, wrong)
     return failed
 
 
@@ -151,8 +161,8 @@ def measure(args):
         try:
             return measurements(args, Path(folder))
         except Exception as error:  # whatever stops gloo or NCCL is what the reader wants to see
-            reason = str(error).strip().partition("\n")[0][:200]
-            return {"error": reason or type(error).__name__}
+            reason, _, _ = str(error).strip().partition("\n")
+            return {"error": reason[:200] or type(error).__name__}
 
 
 def measurements(args, folder):
@@ -160,14 +170,15 @@ def measurements(args, folder):
     if args.device == "cuda":
         log_transport(folder)
     device = join(args)
-    large = torch.arange(25 * 2**20 // 4, device=device, dtype=torch.float32) % 7 + 1
+    large = torch.arange(LARGE // 4, device=device, dtype=torch.float32) % 7 + 1
     total = large * (dist.get_rank() + 1)  # whole numbers: float32 adds them exactly
     dist.all_reduce(total)
     ranks = range(1, dist.get_world_size() + 1)
     wrong = int((total != large * sum(ranks)).sum())
     small = torch.zeros(1, device=device)
-    huge = torch.ones(256 * 2**20 // 4, device=device)
-    matrix = torch.eye(4096 if args.device == "cuda" else 512, device=device)
+    huge = torch.ones(HUGE // 4, device=device)
+    side = 4096 if args.device == "cuda" else 512
+    matrix = torch.eye(side, device=device)
     return {
         "error": f"{wrong} wrong numbers" if wrong else "",
         "small": milliseconds(lambda: dist.all_reduce(small), 30),
@@ -207,7 +218,8 @@ def transport_of(folder):
         return "see the lines of NCCL_DEBUG"
     found = set()
     for file in files:
-        found.update(re.findall(r" via ([A-Z0-9]+/\w+)", file.read_text(errors="replace")))
+        text = file.read_text(errors="replace")
+        found.update(re.findall(r" via ([A-Z0-9]+/\w+)", text))
     return " ".join(sorted(found)) or "unknown"
 
 
@@ -216,7 +228,8 @@ def busbw(size, seconds, ranks):
 
     Source: nccl-tests, doc/PERFORMANCE.md: each rank sends and receives 2 (n - 1) / n of the data.
     """
-    return 2 * (ranks - 1) / ranks * size / seconds / 1e9
+    sent = 2 * (ranks - 1) / ranks * size
+    return sent / seconds / 1e9
 
 
 def judge(results, ranks, least=None):
@@ -236,7 +249,8 @@ def judge(results, ranks, least=None):
     slow = judge_bandwidth(results, least) if len(results) > 1 else False
     products = {rank: result["product"] for rank, result in results.items()}
     slowest = max(products, key=products.get)
-    text = f"rank {slowest} on {ranks[slowest]['node']} is the slowest: {products[slowest]:.1f} ms"
+    node = ranks[slowest]["node"]
+    text = f"rank {slowest} on {node} is the slowest: {products[slowest]:.1f} ms"
     fastest = min(products.values())
     report("speed", f"{text} for a matrix product, the fastest {fastest:.1f} ms")
     return slow
@@ -245,13 +259,13 @@ def judge(results, ranks, least=None):
 def judge_bandwidth(results, least):
     """Report the bus bandwidth and what the ranks are connected by -> is it too low?"""
     first = results[0]
-    rates = {}
-    for name, size in (("large", 25 * 2**20), ("huge", 256 * 2**20)):
-        rates[name] = busbw(size, first[name] / 1000, len(results))
+    count = len(results)
+    large = busbw(LARGE, first["large"] / 1000, count)
+    huge = busbw(HUGE, first["huge"] / 1000, count)
     transports = {result["transport"] for result in results.values()}
-    text = f"busbw {rates['large']:.2f} GB/s for 25 MiB, {rates['huge']:.2f} GB/s for 256 MiB"
-    text += f"; {', '.join(sorted(transports))}"
-    too_low = least is not None and rates["huge"] < least
+    names = ", ".join(sorted(transports))
+    text = f"busbw {large:.2f} GB/s for 25 MiB, {huge:.2f} GB/s for 256 MiB; {names}"
+    too_low = least is not None and huge < least
     if too_low:
         text += f"; below {least:g} GB/s"
     return report("bandwidth", text, too_low)
@@ -259,4 +273,5 @@ def judge_bandwidth(results, least):
 
 def milliseconds(action, runs):
     """Return the mean time of a run. Timer warms up, and waits for a GPU."""
-    return 1000 * Timer("action()", globals={"action": action}).timeit(runs).mean
+    timer = Timer("action()", globals={"action": action})
+    return 1000 * timer.timeit(runs).mean
