@@ -36,26 +36,30 @@ PROGRESS = HERE / ".progress.json"
 @dataclass(frozen=True)
 class Exercise:
     number: str
-    kind: str  # fix, write or chain: the folder
-    file: Path
+    file: Path  # what the reader changes: NN_name/task.py
+
+    @property
+    def folder_name(self) -> str:
+        """NN_name"""
+        return self.file.parent.name
 
     @property
     def name(self) -> str:
-        return self.file.stem[3:]
+        return self.folder_name[3:]
 
     @property
     def check(self) -> Path:
-        return HERE / "checks" / self.file.name
+        return HERE / self.folder_name / "check.py"
 
     @property
     def diff(self) -> Path:
         """What our solution changes. It holds both whole texts, so no git is needed."""
-        return HERE / "solutions" / f"{self.file.stem}.diff"
+        return HERE / "solutions" / f"{self.folder_name}.diff"
 
     @property
     def level(self) -> int:
         """As on the page; it is also the number of points."""
-        if self.kind != "fix":
+        if self.number >= "22":
             return 3
         return 1 if self.number <= "10" else 2
 
@@ -129,7 +133,7 @@ def all_exercises() -> list[Exercise]:
         if diff.suffixes == [".diff"]:  # and not .other.diff
             first = diff.read_text().split("\n")[0]
             file = HERE.parent / first.removeprefix("--- a/")
-            exercises.append(Exercise(file.name[:2], file.parent.name, file))
+            exercises.append(Exercise(file.parent.name[:2], file))
     return exercises
 
 
@@ -177,7 +181,7 @@ def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
         return f"Python cannot read {place}: {error.msg}", ""
     except (OSError, ValueError) as error:  # gone, not UTF-8, or a null byte
         return f"Python cannot read {file.name}: {error}", ""
-    from exercises.checks import judge  # here, because it imports PyTorch
+    from exercises import judge  # here, because it imports PyTorch
 
     with tempfile.TemporaryDirectory() as folder:
         ours = Path(folder, file.name)
@@ -347,11 +351,12 @@ def parse_args() -> argparse.Namespace:
 
 def find(word: str, parser: argparse.ArgumentParser) -> Exercise:
     """The exercise with this number, name or path"""
-    stem = Path(word).name.removesuffix(".py")
+    path = Path(word)
+    stem = path.parent.name if path.suffix == ".py" else path.name
     if stem.isdecimal():
         stem = stem.zfill(2)
     for exercise in all_exercises():
-        if stem in (exercise.number, exercise.file.stem, exercise.name):
+        if stem in (exercise.number, exercise.folder_name, exercise.name):
             return exercise
     parser.error(f"there is no exercise {word}: --list shows all exercises")
 

@@ -77,9 +77,10 @@ def results_of(folder: Path, exercises: list) -> list[Result]:
     """Check what a student has handed in; the files may be in any folder below."""
     results = []
     for exercise in exercises:
-        found = sorted(folder.rglob(exercise.file.name))
+        found = sorted(folder.rglob(f"{exercise.folder_name}/task.py"))
+        found += sorted(folder.rglob(f"{exercise.folder_name}.py"))
         if not found:
-            results.append(make_result(exercise, MISSING, f"there is no {exercise.file.name}"))
+            results.append(make_result(exercise, MISSING, f"there is no {exercise.folder_name}"))
             continue
         if is_given(exercise, found[0]):
             results.append(make_result(exercise, NOT_BEGUN, NOT_BEGUN))

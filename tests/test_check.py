@@ -16,8 +16,7 @@ import pytest
 import torch
 from conftest import ROOT, wait_for
 
-from exercises import check
-from exercises.checks import ranks
+from exercises import check, ranks
 from tools import processes
 
 EXERCISE = next(e for e in check.all_exercises() if e.name == "crossed_collectives")
@@ -45,7 +44,7 @@ def running(words):
     ("body", "words"),
     [
         ("    return [\n", f"Python cannot read line {LINE}: '[' was never closed"),
-        ("    '\0'\n", "Python cannot read 11_crossed_collectives.py: source code"),
+        ("    '\0'\n", "Python cannot read task.py: source code"),
         ("    1 / 0\n", f"failed in line {LINE}: 1 / 0\nZeroDivisionError: division by zero"),
         ("    raise SystemExit('no')\n", f"failed in line {LINE}: raise SystemExit('no')"),
         ("    if dist.get_rank(): dist.barrier()\n", f"rank 1 waits in line {LINE}: if dist"),
@@ -171,14 +170,14 @@ def test_without_a_number_it_is_the_next_one(typed, monkeypatch):
     code, out = typed()
     words = " ".join(out.split())
     assert code == 0 and f"done {first.number}" in words and "3 calls" in words
-    assert "set_epoch" in words and third.file.stem in words  # our way, and the next one
+    assert "set_epoch" in words and third.folder_name in words  # our way, and the next one
     for exercise in check.all_exercises():
         check.remember(exercise, done=True)
     assert "26 of 26 done" in typed()[1]
 
 
 @pytest.mark.parametrize(
-    "word", ["11", "crossed_collectives", "exercises/fix/11_crossed_collectives.py"]
+    "word", ["11", "crossed_collectives", "exercises/11_crossed_collectives/task.py"]
 )
 def test_an_exercise_has_a_number_a_name_and_a_path(typed, word):
     assert "hint 1 of 3" in typed(word, "--hint")[1]
@@ -223,7 +222,7 @@ def test_reset_keeps_the_readers_file(typed, tmp_path, monkeypatch):
     """The file is that of the diff: no git is needed, and a commit of the reader's is no harm."""
     file = tmp_path / EXERCISE.file.name
     kept = file.with_suffix(".py.yours")
-    one = check.Exercise(EXERCISE.number, EXERCISE.kind, file)
+    one = check.Exercise(EXERCISE.number, file)
     monkeypatch.setattr(check.Exercise, "diff", EXERCISE.diff)
     monkeypatch.setattr(check, "all_exercises", lambda: [one])
     file.write_text("mine = 1\n")

@@ -41,10 +41,11 @@ def hand_in(tmp_path):
     folder.mkdir()
 
     def write(name, answers):
-        files = folder / name / "fix"
-        files.mkdir(parents=True)
+        (folder / name).mkdir()
         for number, text in answers.items():
-            (files / EXERCISES[number].file.name).write_text(text)
+            file = folder / name / "homework" / EXERCISES[number].folder_name / "task.py"
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
         return folder
 
     return write

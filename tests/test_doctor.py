@@ -9,7 +9,7 @@ from conftest import ROOT, STAGES
 from exercises import check
 
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
-EXERCISES = {e.file.stem.partition("_")[2]: e for e in check.all_exercises()}
+EXERCISES = {e.name: e for e in check.all_exercises()}
 KEYS = {  # by exercise: the finding that names its mistake
     "same_order": "same-order",
     "padded_accuracy": "padded-evaluation",
@@ -79,7 +79,7 @@ def test_the_page_has_every_finding_and_links_to_its_page_and_exercise(reader):
         assert (ROOT / path).exists(), path
         link = path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
         assert f"({link}{'#' if anchor else ''}{anchor})" in rows[key], key
-        linked = re.search(r"\[(\d\d)\]\(\.\./exercises/fix/(\d\d)_\w+\.py\)", rows[key])
+        linked = re.search(r"\[(\d\d)\]\(\.\./exercises/(\d\d)_\w+/task\.py\)", rows[key])
         assert (linked and linked[1]) == exercise, key
     numbers = {number for _, number in found.values() if number}
     assert numbers == {EXERCISES[name].number for name in KEYS}

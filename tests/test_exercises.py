@@ -79,7 +79,7 @@ def test_an_exercise_is_whole(exercise, tmp_path):
 def test_play_draws_the_step(reader):
     """The picture of the file as it is given: the rank waits for each of three calls."""
     command = "torchrun --standalone --nproc-per-node 2"
-    out = reader.run(f"{command} '{ROOT}/exercises/chain/play.py' 24_overlap").out
+    out = reader.run(f"{command} '{ROOT}/exercises/play.py' 24").out
     yours, ddp = out.split("DDP, with buckets for two layers")
     assert "the last step of rank 0, 10.4 ms" in yours and "after 6.0 ms" in yours
     bars = re.findall(r"^allreduce 4,352 +#{6}$", yours, re.MULTILINE)
@@ -90,7 +90,7 @@ def test_play_draws_the_step(reader):
 
 def test_the_page_lists_all_in_order():
     text = (ROOT / "exercises/README.md").read_text()
-    row = re.compile(r"^\| \[(\d\d) `(\w+)`\]\((\w+)/(\w+)\.py\) \| (.+?) \|", re.MULTILINE)
-    wanted = [(e.number, e.name, e.kind, e.file.stem, e.title) for e in EXERCISES]
+    row = re.compile(r"^\| \[(\d\d) `(\w+)`\]\((\w+)/task\.py\) \| (.+?) \|", re.MULTILINE)
+    wanted = [(e.number, e.name, e.folder_name, e.title) for e in EXERCISES]
     assert row.findall(text) == wanted
     assert [e.number for e in EXERCISES] == [f"{n:02}" for n in range(1, len(EXERCISES) + 1)]

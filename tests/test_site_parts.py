@@ -218,6 +218,6 @@ def test_each_exercise_leads_to_its_page_and_to_the_next_one():
         text = "\n".join(one.astext() for one in above)
         assert f"exercise {number} of 26" in text and "It is explained in" in text
         assert ("The next exercise is" in text) == (number != "26")
-    assert neighbours_of("exercises/fix/21_sharded_too_late") == (
-        *("exercises/fix/20_stream_of_workers", "exercises/chain/22_averaging_hook"),
+    assert neighbours_of("exercises/21_sharded_too_late/task") == (
+        *("exercises/20_stream_of_workers/task", "exercises/22_averaging_hook/task"),
     )

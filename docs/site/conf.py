@@ -26,8 +26,8 @@ if SITE_URL:
     extensions.append("sphinx_sitemap")
     html_baseurl = SITE_URL
     sitemap_url_scheme = "{link}"
-    sitemap_excludes = ["exercises/checks/*", "exercises/solutions/*", "tests/*", "doctor/tests/*"]
-    sitemap_excludes += ["404.html", "search.html"]
+    sitemap_excludes = ["exercises/*/check.html", "exercises/solutions/*", "tests/*"]
+    sitemap_excludes += ["doctor/tests/*", "404.html", "search.html"]
     html_additional_pages = {"404": "404.html"}
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}

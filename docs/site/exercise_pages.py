@@ -13,9 +13,9 @@ from docutils import nodes
 from sphinx import addnodes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EXERCISE = re.compile(r"exercises/(?:fix|chain|write)/(\d\d)_\w+")
+EXERCISE = re.compile(r"exercises/(\d\d)_\w+/task")
 SOLUTION = re.compile(r"exercises/solutions/(\d\d)_\w+?(\.other)?")
-ROW = re.compile(r"^\| \[(\d\d) `\w+`\]\((\w+/\w+)\.py\) \|.*\|.*\|.*\|(.*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| \[(\d\d) `\w+`\]\((\w+/task)\.py\) \|.*\|.*\|.*\|(.*)\|$", re.MULTILINE)
 LINK = re.compile(r"\[([^\]]+)\]\(\.\./([\w/]+)\.md(?:#([\w-]+))?\)")
 
 
@@ -27,7 +27,7 @@ def exercises() -> dict[str, tuple[str, str]]:
 
 
 def solutions(number: str) -> list[str]:
-    name = Path(exercises()[number][0]).name
+    name = Path(exercises()[number][0]).parent.name
     return [f"exercises/solutions/{name}", f"exercises/solutions/{name}.other"]
 
 

@@ -39,7 +39,7 @@ FINDINGS = {
     "uneven-steps": Words(
         "A rank without more data, or that leaves the loop, lets the others wait.",
         "docs/uneven_inputs.md",
-        "exercises/fix/13_uneven_batches.py",
+        "exercises/13_uneven_batches/task.py",
     ),
     "all-send-first": Words(
         "send() waits until the other rank receives: one has to receive first.",
@@ -48,17 +48,17 @@ FINDINGS = {
     "one-rank-communicates": Words(
         "A collective, as DDP's forward may be one, waits for all ranks.",
         "docs/corrections.md#testing-and-collectives",
-        "exercises/fix/03_rank_0_evaluates.py",
+        "exercises/03_rank_0_evaluates/task.py",
     ),
     "crossed-order": Words(
         "The n-th collective of a rank meets the n-th of the others.",
         "docs/corrections.md#testing-and-collectives",
-        "exercises/fix/11_crossed_collectives.py",
+        "exercises/11_crossed_collectives/task.py",
     ),
     "file-race": Words(
         "Nothing makes the reader wait until the file is whole: a barrier would.",
         "docs/adapt.md#step-by-step",
-        "exercises/fix/09_all_ranks_download.py",
+        "exercises/09_all_ranks_download/task.py",
     ),
     "saved-by-every-rank": Words(
         "Ranks that write one file at a time may damage it: let rank 0 save.",
@@ -68,17 +68,17 @@ FINDINGS = {
     "not-through-ddp": Words(
         "Only the forward pass of the DDP object makes backward() average.",
         "docs/adapt.md#step-by-step",
-        "exercises/fix/04_through_the_module.py",
+        "exercises/04_through_the_module/task.py",
     ),
     "last-pass-not-synced": Words(
         "A gradient that is added to .grad after the average is not shared with the other ranks.",
         "docs/gradient_accumulation.md",
-        "exercises/fix/15_no_sync_off_by_one.py",
+        "exercises/15_no_sync_off_by_one/task.py",
     ),
     "not-in-ddp": Words(
         "DDP averages the parameters that needed gradients when it wrapped the model.",
         "docs/unused_parameters.md",
-        "exercises/fix/17_unfrozen_after_wrapping.py",
+        "exercises/17_unfrozen_after_wrapping/task.py",
     ),
     "not-wrapped": Words(
         "Nothing averages the gradients of this model: each rank trains its own.",
@@ -103,7 +103,7 @@ FINDINGS = {
     "unequal-counts": Words(
         "DDP weighs the mean loss of each rank alike, however many targets it is made of.",
         "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ",
-        "exercises/fix/14_loss_of_unequal_counts.py",
+        "exercises/14_loss_of_unequal_counts/task.py",
     ),
     "accumulation-weight": Words(
         "DDP averages over ranks; the loss is divided by the micro-batches that the step has.",
@@ -112,12 +112,12 @@ FINDINGS = {
     "clip-scaled": Words(
         "The norm is that of gradients times the scale: call scaler.unscale_(optimizer) before.",
         "docs/amp.md#autocast-gradscaler-and-ddp",
-        "exercises/fix/18_clip_before_unscale.py",
+        "exercises/18_clip_before_unscale/task.py",
     ),
     "zero-gradients": Words(
         "Such a step changes nothing: a detached loss, zero_grad() too early, dead units.",
         "docs/unused_parameters.md",
-        "exercises/fix/21_sharded_too_late.py",
+        "exercises/21_sharded_too_late/task.py",
     ),
     "not-finite": Words(
         "The average is nan or inf as soon as one rank's gradient is.",
@@ -130,7 +130,7 @@ FINDINGS = {
     "batch-grows": Words(
         "More ranks then mean fewer, larger steps: divide the batch, or adapt the rate.",
         "docs/batch_size_and_learning_rate.md",
-        "exercises/fix/05_batch_and_rate.py",
+        "exercises/05_batch_and_rate/task.py",
     ),
     "schedule-length": Words(
         "len(loader) counts the steps of one rank, and step() may be called more.",
@@ -144,7 +144,7 @@ FINDINGS = {
     "same-order": Words(
         "Without sampler.set_epoch(epoch) each epoch repeats the batches of the first.",
         "docs/corrections.md#data-and-random-numbers",
-        "exercises/fix/01_same_order.py",
+        "exercises/01_same_order/task.py",
     ),
     "split-differs": Words(
         "A sampler divides positions: all ranks must divide one order of one set.",
@@ -157,7 +157,7 @@ FINDINGS = {
     "same-random-numbers": Words(
         "Ranks that draw the same numbers augment alike: seed with seed + rank.",
         "docs/corrections.md#data-and-random-numbers",
-        "exercises/fix/07_same_augmentation.py",
+        "exercises/07_same_augmentation/task.py",
     ),
     "same-worker-seeds": Words(
         "A rank's generator seeds its workers: with one seed on all ranks, they draw alike.",
@@ -167,7 +167,7 @@ FINDINGS = {
     "padded-evaluation": Words(
         "Samplers repeat samples until all ranks have equally many.",
         "docs/uneven_inputs.md",
-        "exercises/fix/02_padded_accuracy.py",
+        "exercises/02_padded_accuracy/task.py",
     ),
     "part-of-evaluation": Words(
         "Each rank's figure is that of its part: add up the counts.",
@@ -184,7 +184,7 @@ FINDINGS = {
     "buffers-differ": Words(
         "Each rank evaluates a model of its own, not the one that is saved: broadcast before.",
         "docs/corrections.md#gradients-and-weights",
-        "exercises/fix/16_batchnorm_of_rank.py",
+        "exercises/16_batchnorm_of_rank/task.py",
     ),
     "loss-of-one-rank": Words(
         "A rank's loss is that of its part of the data: reduce it before printing.",

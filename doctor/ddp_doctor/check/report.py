@@ -54,8 +54,8 @@ def print_words(words):
 
 
 def number(exercise):
-    """exercises/fix/02_padded_accuracy.py -> 02"""
-    return Path(exercise).name[:2]
+    """exercises/02_padded_accuracy/task.py -> 02"""
+    return Path(exercise).parent.name[:2]
 
 
 def address(page):

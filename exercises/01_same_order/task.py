@@ -1,0 +1,42 @@
+"""DDP: every epoch has the same order
+
+Nothing fails, and the loss falls. But every epoch has the same batches in the same order, as if the
+images were not shuffled. In each epoch, all images must be split between the ranks in a new random
+way, so that each image goes to exactly one rank. Fix `train`.
+
+torchrun --standalone --nproc-per-node 2 exercises/01_same_order/task.py  # the symptom
+python exercises/check.py 01                                              # is it fixed?
+"""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def train(model, dataset, epochs):
+    """Train the model on this rank's shard (its part) of the data set, 4 images per step."""
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler)
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(epochs):
+        for x, y in loader:
+            loss = F.mse_loss(ddp_model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def show(model, inputs):
+    print(f"rank {dist.get_rank()} trains on {inputs[0][:, 0].int().tolist()}")
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(2, 1)
+    model.register_forward_pre_hook(show)
+    numbers = torch.arange(16.0)
+    train(model, TensorDataset(torch.stack([numbers, numbers], 1), torch.zeros(16, 1)), epochs=2)
+    dist.destroy_process_group()

@@ -1,1 +1,0 @@
-"""What the checker of the exercises is made of: one check per exercise, and what they share."""
