@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from exercises.common import Collectives, Waited, Watch, let_futures_be_waited_for
-from exercises.judge import differs
+from exercises.verdict import differs
 
 LAYERS = 6
 WIDTH = 16

@@ -1,15 +1,11 @@
 """The exercises: check one on real ranks, list them, get a hint. README.md has the commands."""
 
 import argparse
-import contextlib
-import difflib
 import importlib.util
 import json
 import signal
 import sys
-import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,87 +25,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
+from exercises import points
+from exercises.exercise import Exercise, all_exercises, find, next_open, progress, remember
+
 console = Console(highlight=False)
-PROGRESS = HERE / ".progress.json"
-
-
-@dataclass(frozen=True)
-class Exercise:
-    number: str
-    file: Path  # what the reader changes: NN_name/task.py
-
-    @property
-    def folder_name(self) -> str:
-        """NN_name"""
-        return self.file.parent.name
-
-    @property
-    def name(self) -> str:
-        return self.folder_name[3:]
-
-    @property
-    def check(self) -> Path:
-        return HERE / self.folder_name / "check.py"
-
-    @property
-    def diff(self) -> Path:
-        """What our solution changes. It holds both whole texts, so no git is needed."""
-        return HERE / "solutions" / f"{self.folder_name}.diff"
-
-    @property
-    def level(self) -> int:
-        """As on the page; it is also the number of points."""
-        if self.number >= "22":
-            return 3
-        return 1 if self.number <= "10" else 2
-
-    def text(self, marks: str) -> str:
-        """The lines of the diff that begin with one of the marks, without them."""
-        lines = self.diff.read_text().splitlines(keepends=True)[3:]
-        return "".join(line[1:] for line in lines if line[0] in marks)
-
-    @property
-    def given(self) -> str:
-        return self.text(" -")
-
-    @property
-    def solution(self) -> str:
-        return self.text(" +")
-
-    @property
-    def hints(self) -> list[str]:
-        text = (HERE / "hints.txt").read_text()
-        own = text.split(f"\n{self.number}\n")[1].split("\n\n")[0]
-        hints = f"\n{own}".split("\n- ")[1:]
-        return [" ".join(hint.split()) for hint in hints]
-
-    @property
-    def title(self) -> str:
-        first = self.given.split("\n")[0]
-        return first.strip('"')
+COLOURS = {"+": "green", "-": "red", "@": "cyan"}  # of the lines of a difference
 
 
 def main() -> int:
     args = parse_args()
     let_signals_end_it()
     if args.folder:
-        from exercises import course
-
-        return course.print_class(args.folder, args.only, args.json)
+        return check_class(args.folder, args.only, args.json)
     if args.all:
-        from exercises import course
-
-        return course.check_all(args.only, args.json)
+        return check_all(args.only, args.json)
     exercise = args.exercise or next_open()
     if args.list or exercise is None:
         return print_list()
     if args.hint:
         return print_hint(exercise)
+    if args.solution:
+        return print_solution(exercise)
     if args.reset or not exercise.file.exists():
         return reset(exercise)
     if args.watch:
         return keep_watching(exercise)
-    if not verdict(exercise):
+    if not check(exercise):
         return 1
     print_learnt(exercise)
     return 0
@@ -126,90 +67,58 @@ def let_signals_end_it() -> None:
             signal.signal(getattr(signal, name), leave)
 
 
-def all_exercises() -> list[Exercise]:
-    """One for each of our solutions, which begins with the path of the file: "--- a/..." """
-    exercises = []
-    for diff in sorted(HERE.glob("solutions/*.diff")):
-        if diff.suffixes == [".diff"]:  # and not .other.diff
-            first = diff.read_text().split("\n")[0]
-            file = HERE.parent / first.removeprefix("--- a/")
-            exercises.append(Exercise(file.parent.name[:2], file))
-    return exercises
-
-
-def next_open() -> Exercise | None:
-    """The first that is not done, in the order of the page."""
-    state = progress()
-    for exercise in all_exercises():
-        if not state[exercise.name]["done"]:
-            return exercise
-    return None
-
-
 # ---------------------------------------------------------------- one verdict
 
 
-def verdict(exercise: Exercise) -> bool:
+def check(exercise: Exercise) -> bool:
     """Check the reader's file on real ranks, print what was seen -> is it done?"""
-    wrong, figures = checked(exercise, exercise.file)
-    print_verdict(exercise, wrong, figures)
-    if wrong is None:
-        remember(exercise, done=True)
-    return wrong is None
+    return print_verdict(exercise, *judged(exercise, exercise.file))
 
 
-def checked(exercise: Exercise, file: Path) -> tuple[str | None, str]:
-    """As `judged`, with a sign of life."""
+def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
+    """As `verdict.judged`, with a sign of life."""
+    from exercises import verdict  # here, because it imports PyTorch
+
     with console.status(f"{exercise.number} {exercise.name}: starting ranks"):
-        return judged(exercise, file)
+        return verdict.judged(exercise, file)
 
 
-def print_verdict(exercise: Exercise, wrong: str | None, figures: str) -> None:
+def print_verdict(exercise: Exercise, wrong: str | None, figures: str) -> bool:
+    """Print the verdict, and remember what is done -> is it done?"""
     mark = "[red]not yet[/]  " if wrong else "[green]done[/]     "
     console.print(mark, f"{exercise.number} {exercise.name}")
     for text in (wrong, figures):
         if text:
             console.print(Padding(escape(text), (0, 0, 0, 10)))
-
-
-def judged(exercise: Exercise, file: Path) -> tuple[str | None, str]:
-    """-> what still differs, or None; and the figures that the ranks have reached, if any."""
-    try:
-        compile(file.read_text(), str(file), "exec")
-    except SyntaxError as error:
-        place = f"line {error.lineno}" if error.lineno else file.name
-        return f"Python cannot read {place}: {error.msg}", ""
-    except (OSError, ValueError) as error:  # gone, not UTF-8, or a null byte
-        return f"Python cannot read {file.name}: {error}", ""
-    from exercises import judge  # here, because it imports PyTorch
-
-    with tempfile.TemporaryDirectory() as folder:
-        ours = Path(folder, file.name)
-        ours.write_text(exercise.solution)
-        return judge.compared(file, ours, exercise.check)
+    if wrong is None:
+        remember(exercise, done=True)
+    return wrong is None
 
 
 def print_learnt(exercise: Exercise) -> None:
     """After "done": what to keep of it, two right ways to compare with one's own, the next one."""
     console.print(f"\n{escape(exercise.hints[1])}", style="bold")
-    console.print("\nOur solution:")
-    given = exercise.given.splitlines()
-    ours = exercise.solution.splitlines()
-    print_diff(difflib.unified_diff(given, ours, n=2, lineterm=""))
-    name, *lines = exercise.diff.with_suffix(".other.diff").read_text().splitlines()
-    console.print(f"\nAnother right solution: {escape(name)}. Compared with our solution:")
-    print_diff(lines)
+    print_solution(exercise)
+    other = exercise.answers("other.py")[0]
+    console.print(f"\nAnother right solution: {escape(other.title)}.")
+    print_line(other.code)
     following = next_open()
     if following:
         name = following.file.relative_to(HERE.parent)
         console.print(f"\nNext: {name}: {escape(following.title)}")
 
 
-def print_diff(lines) -> None:
-    """Without the names of the files; no line is wrapped."""
-    colours = {"+": "green", "-": "red", "@": "cyan"}
-    for line in list(lines)[2:]:
-        console.print(escape(line), style=colours.get(line[:1]), soft_wrap=True)
+def print_solution(exercise: Exercise) -> int:
+    """What our solution changes in the file as it was given."""
+    console.print("\nOur solution:")
+    for text in exercise.difference():
+        print_line(text, COLOURS.get(text[:1]))
+    return 0
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """Program text and tables: no line is wrapped."""
+    console.print(escape(text), style=style, soft_wrap=True)
 
 
 # ---------------------------------------------------------------- what the flags do
@@ -217,15 +126,15 @@ def print_diff(lines) -> None:
 
 def print_list() -> int:
     state = progress()
-    exercises = all_exercises()
-    for exercise in exercises:
-        mark = "[green]done[/]" if state[exercise.name]["done"] else "    "
+    done = 0
+    for exercise in all_exercises():
+        mark = "    "
+        if state[exercise.name]["done"]:
+            mark = "[green]done[/]"
+            done += 1
         name = f"[cyan]{exercise.name:<24}[/]"
         console.print(exercise.number, mark, name, escape(exercise.title), soft_wrap=True)
-    done = sum(state[exercise.name]["done"] for exercise in exercises)
-    console.print(
-        f"\n{done} of {len(exercises)} done. Check the next one: python exercises/check.py"
-    )
+    console.print(f"\n{done} of {len(state)} done. Check the next one: python exercises/check.py")
     return 0
 
 
@@ -250,7 +159,7 @@ def reset(exercise: Exercise) -> int:
         console.print(f"the file cannot be written: {error}")
         return 1
     yours = f" Your version is kept as {kept.name}." if found else ""
-    console.print(f"{exercise.file.name} is as it was given.{yours}")
+    console.print(f"{exercise.folder.name}/{exercise.file.name} is as it was given.{yours}")
     return 0
 
 
@@ -259,7 +168,7 @@ def keep_watching(exercise: Exercise | None) -> int:
     while exercise:
         before = saved(exercise)
         console.rule(style="dim")
-        if verdict(exercise):
+        if check(exercise):
             print_learnt(exercise)
             exercise = next_open()
             continue
@@ -272,29 +181,55 @@ def keep_watching(exercise: Exercise | None) -> int:
 
 def saved(exercise: Exercise) -> int | None:
     """When the file was saved; None if it is not there."""
-    with contextlib.suppress(FileNotFoundError):
-        return exercise.file.stat().st_mtime_ns
+    return exercise.file.stat().st_mtime_ns if exercise.file.exists() else None
 
 
-def progress() -> dict[str, dict]:
-    """{name: {"done": is it, "hints": how many were shown}}; what the file has else is left out."""
-    found = {exercise.name: {"done": False, "hints": 0} for exercise in all_exercises()}
-    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-        for name, of in json.loads(PROGRESS.read_text()).items():
-            if name in found and of.get("hints", 0) in range(4):
-                found[name] = {"done": of.get("done") is True, "hints": int(of.get("hints", 0))}
-    return found
+def check_all(exercises: list[Exercise], out: Path | None) -> int:
+    """Check the reader's own files, print the verdicts and the points -> exit code"""
+    results = []
+    for exercise in exercises:
+        wrong, figures = judged(exercise, exercise.file)
+        print_verdict(exercise, wrong, figures)
+        results.append(points.result_of(exercise, exercise.file, wrong))
+    summary = points.summary(results)
+    console.print(f"\n{summary['points']} of {summary['of']} points")
+    write(out, summary)
+    return 0 if summary["points"] == summary["of"] else 1
 
 
-def remember(exercise: Exercise, **values) -> None:
-    state = progress()
-    state[exercise.name] |= values
-    part = PROGRESS.with_suffix(".part")
-    try:
-        part.write_text(json.dumps(state, indent=1))
-        part.replace(PROGRESS)
-    except OSError as error:
-        console.print(f"your progress is not kept: {error}")
+def check_class(folder: Path, exercises: list[Exercise], out: Path | None) -> int:
+    """Check the answers of all students, print one table -> exit code"""
+    students = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            students[path.name] = [result(path, exercise) for exercise in exercises]
+    if not students:
+        print_line(f"{folder} has no folder of a student")
+        return 1
+    for line in points.table(students, exercises) + points.misconceptions(students):
+        print_line(line)
+    write(out, {name: points.summary(results) for name, results in students.items()})
+    return 0
+
+
+def result(student: Path, exercise: Exercise) -> points.Result:
+    """Check what a student has handed in."""
+    file = points.handed_in(student, exercise)
+    if file is None:
+        return points.missing(exercise)
+    if points.is_given(exercise, file):
+        return points.not_begun(exercise)
+    wrong, _ = judged(exercise, file)
+    return points.result_of(exercise, file, wrong)
+
+
+def write(out: Path | None, value: dict) -> None:
+    if out:
+        out.write_text(json.dumps(value, indent=1) + "\n")
+        print_line(f"{out} is written")
+
+
+# ---------------------------------------------------------------- the command line
 
 
 def parse_args() -> argparse.Namespace:
@@ -305,18 +240,14 @@ def parse_args() -> argparse.Namespace:
         help="number, name or path of an exercise; otherwise the first that is not done",
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--list", action="store_true", help="list all exercises, and which of them are done"
-    )
-    what.add_argument("--all", action="store_true", help="check all exercises")
-    what.add_argument(
-        "--watch", action="store_true", help="check the file again whenever it is saved"
-    )
-    what.add_argument("--hint", action="store_true", help="show the next of three hints")
-    what.add_argument(
-        "--reset", action="store_true", help="restore the file; your version is saved next to it"
-    )
-    what.add_argument(
+    flag = what.add_argument
+    flag("--list", action="store_true", help="list all exercises, and which of them are done")
+    flag("--all", action="store_true", help="check all exercises")
+    flag("--watch", action="store_true", help="check the file again whenever it is saved")
+    flag("--hint", action="store_true", help="show the next of three hints")
+    flag("--solution", action="store_true", help="show what our solution changes")
+    flag("--reset", action="store_true", help="restore the file; yours is saved next to it")
+    flag(
         "--class",
         dest="folder",
         type=Path,
@@ -337,28 +268,21 @@ def parse_args() -> argparse.Namespace:
     if args.folder and not args.folder.is_dir():
         parser.error(f"there is no folder {args.folder}")
     if args.exercise:
-        args.exercise = find(args.exercise, parser)
-    elif args.reset:
-        parser.error(
-            "--reset needs the number of an exercise: python exercises/check.py 01 --reset"
-        )
+        args.exercise = named(args.exercise, parser)
+    elif args.reset or args.solution:
+        parser.error("--reset and --solution need the number of an exercise, such as 01")
     if args.only:
-        args.only = [find(word, parser) for word in args.only.split(",")]
+        args.only = [named(word, parser) for word in args.only.split(",")]
     else:
         args.only = all_exercises()
     return args
 
 
-def find(word: str, parser: argparse.ArgumentParser) -> Exercise:
-    """The exercise with this number, name or path"""
-    path = Path(word)
-    stem = path.parent.name if path.suffix == ".py" else path.name
-    if stem.isdecimal():
-        stem = stem.zfill(2)
-    for exercise in all_exercises():
-        if stem in (exercise.number, exercise.folder_name, exercise.name):
-            return exercise
-    parser.error(f"there is no exercise {word}: --list shows all exercises")
+def named(word: str, parser: argparse.ArgumentParser) -> Exercise:
+    found = find(word)
+    if found is None:
+        parser.error(f"there is no exercise {word}: --list shows all exercises")
+    return found
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch.nn as nn
 from torch.utils.data import TensorDataset
 
 from exercises import ranks
-from exercises.judge import MOST
+from exercises.verdict import MOST
 
 ROWS = f"the rows given to the model of each rank{MOST}"
 

@@ -21,6 +21,7 @@ if __name__ == "__main__":
 from rich.console import Console  # noqa: E402 (the path must be set before)
 
 from exercises import check  # noqa: E402
+from exercises.exercise import find  # noqa: E402
 
 WIDTH = 100
 helper = None
@@ -58,13 +59,6 @@ def print_hint(line):
     exercise = find(line)
     if exercise:
         check.print_hint(exercise)
-
-
-def find(word):
-    for exercise in check.all_exercises():
-        if exercise.number == word.strip().zfill(2):
-            return exercise
-    return None
 
 
 # ---------------------------------------------------------------- the cell in its file
@@ -141,16 +135,15 @@ def ask(exercise, file: Path) -> str:
 
 def help_notebook() -> None:
     """The helper: one request in a line of stdin, one answer in a line of stdout."""
+    from exercises import verdict  # here, because the notebook has no need of PyTorch
+
     check.let_signals_end_it()
     for line in sys.stdin:
         number, file = json.loads(line)
         out = io.StringIO()
         check.console = Console(file=out, width=WIDTH, highlight=False, color_system=None)
         exercise = find(number)
-        wrong, figures = check.judged(exercise, Path(file))
-        check.print_verdict(exercise, wrong, figures)
-        if wrong is None:
-            check.remember(exercise, done=True)
+        if check.print_verdict(exercise, *verdict.judged(exercise, Path(file))):
             check.print_learnt(exercise)
         text = re.sub(r" +\n", "\n", out.getvalue())
         print(json.dumps(text.rstrip()), flush=True)

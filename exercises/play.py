@@ -1,4 +1,4 @@
-"""Train the checker's model on all ranks with the class `Parallel` of a file, and draw a step.
+"""Train the checker's model on all ranks with the class `Parallel` of an exercise, and draw a step.
 
 The picture shows the last step on a simulated clock, and the same step with DDP below it. It shows
 when each call was started, when the simulated network carried the bytes of the call, and how many
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from exercises import chain, ranks  # noqa: E402 (the path must be set before)
+from exercises import chain, exercise, ranks  # noqa: E402 (the path must be set before)
 
 COLUMNS = 4  # per millisecond
 LABEL = 26
@@ -74,5 +74,4 @@ def bars(spans, mark, over=""):
 
 
 if __name__ == "__main__":
-    (file,) = Path(__file__).parent.glob(f"{sys.argv[1]}_*/task.py")
-    main(ranks.load(file))
+    main(ranks.load(exercise.find(sys.argv[1]).file))

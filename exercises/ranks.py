@@ -69,9 +69,9 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def load_check(path: Path) -> ModuleType:
-    """Import a check as part of its package, so that ranks can send one another its classes."""
-    return importlib.import_module(f"{__package__}.{path.parent.name}.{path.stem}")
+def load_check(folder: Path) -> ModuleType:
+    """Import check.py as part of its package, so that ranks can send one another its classes."""
+    return importlib.import_module(f"{__package__}.{folder.name}.check")
 
 
 def plain(value):
@@ -94,8 +94,8 @@ def plain(value):
     return repr(value)
 
 
-def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
-    """Run the check's `observe` with this file on so many ranks -> how each ended."""
+def run(file: Path, exercise: Path, world_size: int, seed: int = 0) -> list[Rank]:
+    """Run `observe` of the exercise with this file on so many ranks -> how each ended."""
     adopt_orphans()
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":  # PyTorch is imported once, then forked
@@ -106,7 +106,7 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
         signal.signal(signal.SIGINT, handler)
     before = {child.pid for child in psutil.Process().children()}  # the server is among them
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        arguments = (world_size, Path(folder), file, check, seed)
+        arguments = (world_size, Path(folder), file, exercise, seed)
         each = [(n, *arguments) for n in range(world_size)]
         processes = [context.Process(target=run_rank, args=one) for one in each]
         try:
@@ -127,7 +127,9 @@ def run(file: Path, check: Path, world_size: int, seed: int = 0) -> list[Rank]:
 # ---------------------------------------------------------------- in a rank
 
 
-def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path, seed: int) -> None:
+def run_rank(
+    rank: int, world_size: int, folder: Path, file: Path, exercise: Path, seed: int
+) -> None:
     if not multiprocessing.parent_process().is_alive():
         sys.exit(1)  # the checker was interrupted while PyTorch was imported for this rank
     threading.Thread(target=end_with_the_checker, daemon=True).start()
@@ -144,7 +146,7 @@ def run_rank(rank: int, world_size: int, folder: Path, file: Path, check: Path, 
     SEED = seed
     result = {}
     try:
-        result["values"] = plain(observe(rank, world_size, folder, file, check))
+        result["values"] = plain(observe(rank, world_size, folder, file, exercise))
     except BaseException as error:  # SystemExit, too: the rank has left
         frames = traceback.extract_tb(error.__traceback__)
         place = line(file, [frame.lineno for frame in frames if frame.filename == str(file)])
@@ -169,16 +171,15 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
-def observe(rank: int, world_size: int, folder: Path, file: Path, check: Path) -> list:
+def observe(rank: int, world_size: int, folder: Path, file: Path, exercise: Path) -> list:
     torch.set_num_threads(1)
     torch.manual_seed(1000 + rank)
-    checks = load_check(check)
-    if getattr(checks, "GROUP", True):
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-        store = dist.FileStore(str(folder / "store"), world_size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    check = load_check(exercise)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    store = dist.FileStore(str(folder / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     mine = load(file)
-    return [checks.observe(mine, *case) for case in getattr(checks, "CASES", [()])]
+    return [check.observe(mine, *case) for case in getattr(check, "CASES", [()])]
 
 
 def line(file: Path, numbers: list) -> str:
@@ -194,7 +195,10 @@ def line(file: Path, numbers: list) -> str:
 
 def watch(processes: list, folder: Path) -> dict[int, str]:
     """Wait until all ranks are done -> {rank: why it has to be ended}, empty if all are."""
-    used, since, looks, polls = {}, time.monotonic(), [], 0
+    used = {}
+    since = time.monotonic()
+    looks = []
+    polls = 0
     while True:
         left = [n for n in range(len(processes)) if not (folder / f"{n}.done").exists()]
         if not left:
@@ -205,14 +209,17 @@ def watch(processes: list, folder: Path) -> dict[int, str]:
         for out in folder.glob("*.out"):
             if out.stat().st_size > FLOOD:
                 return dict.fromkeys(alive, "waits") | {int(out.stem): "prints"}
-        now, wanted = {}, False
+        now = {}
+        wanted = False
         for n in left:
             now[n], runs = seconds_used(processes[n].pid)
             wanted |= runs
         if busy := [n for n in left if now[n] > BUSY]:
             return dict.fromkeys(alive, "waits") | stacks(busy, processes, folder, "computes")
         if now.keys() != used.keys() or any(now[n] - used[n] > 0.02 for n in now):
-            used, since, looks = now, time.monotonic(), []
+            used = now
+            since = time.monotonic()
+            looks = []
         looks.append(wanted)  # to compute: on a busy machine a rank may have to wait for that
         polls += psutil.LINUX and not wanted
         if polls > POLLS:
@@ -220,13 +227,15 @@ def watch(processes: list, folder: Path) -> dict[int, str]:
         if time.monotonic() - since > IDLE:
             if sum(looks) < len(looks) / 2:
                 return stacks(left, processes, folder, "waits")
-            since, looks = time.monotonic(), []
+            since = time.monotonic()
+            looks = []
         time.sleep(0.05)
 
 
 def seconds_used(pid: int) -> tuple[float, bool]:
     """Processor seconds of a process and of all that it has started; does one want more now?"""
-    total, runs = 0.0, False
+    total = 0.0
+    runs = False
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         for member in [process, *process.children(recursive=True)]:
@@ -243,7 +252,8 @@ def stacks(ranks: list[int], processes: list, folder: Path, reason: str) -> dict
         for n in ranks:
             with contextlib.suppress(OSError):
                 os.kill(processes[n].pid, signal.SIGUSR1)
-        end, files = time.monotonic() + IDLE, [folder / f"{n}.stack" for n in ranks]
+        end = time.monotonic() + IDLE
+        files = [folder / f"{n}.stack" for n in ranks]
         while time.monotonic() < end and not all(f.exists() and f.stat().st_size for f in files):
             time.sleep(0.05)
     return dict.fromkeys(ranks, reason)

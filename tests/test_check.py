@@ -16,20 +16,21 @@ import pytest
 import torch
 from conftest import ROOT, wait_for
 
-from exercises import check, ranks
+from exercises import check, exercise, ranks, verdict
+from exercises.exercise import all_exercises, remember
 from tools import processes
 
-EXERCISE = next(e for e in check.all_exercises() if e.name == "crossed_collectives")
+EXERCISE = exercise.find("crossed_collectives")
 SOLUTION = EXERCISE.solution
 TRAIN = "def totals(counts):\n"
 LINE = SOLUTION[: SOLUTION.index(TRAIN)].count("\n") + 2  # the first one in it
 
 
-def verdict(tmp_path, body):
+def said_of(tmp_path, body):
     """Of our solution of this exercise, with this body of `totals`."""
     file = tmp_path / EXERCISE.file.name
     file.write_text(SOLUTION.replace(TRAIN, TRAIN + body))
-    found = check.judged(EXERCISE, file)[0]
+    found, _ = verdict.judged(EXERCISE, file)
     assert not running(str(file))
     return found
 
@@ -59,24 +60,24 @@ def running(words):
     ],
 )
 def test_what_is_said_of_a_file(tmp_path, body, words):
-    assert words in verdict(tmp_path, body)
+    assert words in said_of(tmp_path, body)
 
 
 @pytest.mark.slow
 def test_an_endless_loop(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "BUSY", 3.0)
-    found = verdict(tmp_path, "    while True:\n        pass\n")
+    found = said_of(tmp_path, "    while True:\n        pass\n")
     assert "still computing after 3 s of processor time (an endless loop?) in line" in found
 
 
 def test_ranks_that_look_now_and_then_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "POLLS", 100)
-    found = verdict(tmp_path, "    import time\n    while True: time.sleep(0.001)\n")
+    found = said_of(tmp_path, "    import time\n    while True: time.sleep(0.001)\n")
     assert f"it hangs:\nrank 0 waits in line {LINE + 1}: while True: time.sleep(0.001)" in found
 
 
 def test_a_flood_of_output(tmp_path):
-    found = verdict(tmp_path, "    while True:\n        print('x' * 1000)\n")
+    found = said_of(tmp_path, "    while True:\n        print('x' * 1000)\n")
     assert "printed more than 2,000,000 bytes" in found
 
 
@@ -87,7 +88,7 @@ def test_processes_that_the_file_leaves_behind_are_ended(tmp_path, ends):
     start = f"    import os, subprocess, sys; subprocess.Popen({words})\n"
     start += f"    if not os.fork(): os.setsid(); subprocess.Popen({words}); os._exit(0)\n"
     start += f"    os.wait(){ends}\n"
-    found = verdict(tmp_path, start)
+    found = said_of(tmp_path, start)
     assert "ended by itself" in found if ends else found is None
     assert not running(SLEEP)
 
@@ -107,7 +108,7 @@ EVIL = """    class Result(dict):
 
 
 def test_nothing_that_a_file_returns_runs_in_the_checker(tmp_path):
-    found = verdict(tmp_path, EVIL % str(tmp_path / "was here"))
+    found = said_of(tmp_path, EVIL % str(tmp_path / "was here"))
     assert "rank 0: {}" in found
     assert not (tmp_path / "was here").exists()
 
@@ -146,33 +147,33 @@ def test_no_rank_outlives_the_checker():
 @pytest.fixture
 def typed(monkeypatch, capsys, tmp_path):
     """-> a function: arguments -> exit code, what is printed. Progress is kept in a folder."""
-    monkeypatch.setattr(check, "PROGRESS", tmp_path / "progress.json")
+    monkeypatch.setattr(exercise, "PROGRESS", tmp_path / "progress.json")
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["check.py", *words])
         code = check.main()
-        return code, capsys.readouterr().out
+        return code, "".join(capsys.readouterr())
 
     return call
 
 
 def test_the_list_shows_what_is_done(typed, monkeypatch):
     code, out = typed("--list")
-    assert code == 0 and f"0 of {len(check.all_exercises())} done" in out
-    check.remember(EXERCISE, done=True)
-    assert f"1 of {len(check.all_exercises())} done" in typed("--list")[1]
+    assert code == 0 and f"0 of {len(all_exercises())} done" in out
+    remember(EXERCISE, done=True)
+    assert f"1 of {len(all_exercises())} done" in typed("--list")[1]
 
 
 def test_without_a_number_it_is_the_next_one(typed, monkeypatch):
-    monkeypatch.setattr(check, "judged", lambda exercise, file: (None, "3 calls"))
-    first, second, third, *_ = check.all_exercises()
-    check.remember(second, done=True)
+    monkeypatch.setattr(verdict, "judged", lambda exercise, file: (None, "3 calls"))
+    first, second, third, *_ = all_exercises()
+    remember(second, done=True)
     code, out = typed()
     words = " ".join(out.split())
     assert code == 0 and f"done {first.number}" in words and "3 calls" in words
-    assert "set_epoch" in words and third.folder_name in words  # our way, and the next one
-    for exercise in check.all_exercises():
-        check.remember(exercise, done=True)
+    assert "set_epoch" in words and third.folder.name in words  # our way, and the next one
+    for one in all_exercises():
+        remember(one, done=True)
     assert "26 of 26 done" in typed()[1]
 
 
@@ -185,16 +186,18 @@ def test_an_exercise_has_a_number_a_name_and_a_path(typed, word):
 
 def test_watch_checks_after_each_save_and_goes_on(typed, monkeypatch, tmp_path):
     """It is over when no exercise is left."""
-    exercises, seen, times = check.all_exercises()[:2], [], iter([0, None, 0, 1, 1, 2])
+    exercises = all_exercises()[:2]
+    seen = []
+    times = iter([0, None, 0, 1, 1, 2])
     monkeypatch.setattr(check, "all_exercises", lambda: exercises)
+    monkeypatch.setattr(exercise, "all_exercises", lambda: exercises)
     monkeypatch.setattr(check, "saved", lambda exercise: next(times))
 
-    def verdict(exercise):
+    def judged(exercise, file):
         seen.append(exercise.number)
-        check.remember(exercise, done=len(seen) > 1)
-        return len(seen) > 1
+        return "it hangs" if len(seen) == 1 else None, ""
 
-    monkeypatch.setattr(check, "verdict", verdict)
+    monkeypatch.setattr(verdict, "judged", judged)
     code, out = typed("--watch")
     assert code == 0 and seen == ["01", "01", "02"] and "2 of 2 done" in out
 
@@ -208,7 +211,7 @@ def test_hints_come_one_by_one(typed):
     ("words", "message"),
     [
         (["99"], "there is no exercise 99"),
-        (["--reset"], "needs the number of an exercise"),
+        (["--reset"], "need the number of an exercise"),
         (["01", "--all"], "leave the number out"),
     ],
 )
@@ -219,12 +222,12 @@ def test_bad_input(typed, capsys, words, message):
 
 
 def test_reset_keeps_the_readers_file(typed, tmp_path, monkeypatch):
-    """The file is that of the diff: no git is needed, and a commit of the reader's is no harm."""
-    file = tmp_path / EXERCISE.file.name
+    """The file is that of given.zip: no git is needed, and a commit of the reader's is no harm."""
+    one = exercise.Exercise(tmp_path / EXERCISE.folder.name)
+    one.folder.mkdir()
+    file = one.file
     kept = file.with_suffix(".py.yours")
-    one = check.Exercise(EXERCISE.number, file)
-    monkeypatch.setattr(check.Exercise, "diff", EXERCISE.diff)
-    monkeypatch.setattr(check, "all_exercises", lambda: [one])
+    monkeypatch.setattr(exercise, "all_exercises", lambda: [one])
     file.write_text("mine = 1\n")
     assert kept.name in typed("11", "--reset")[1]
     assert file.read_text() == EXERCISE.file.read_text()
@@ -236,22 +239,22 @@ def test_reset_keeps_the_readers_file(typed, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["[1]", '{"same_order": {"hints": null}}', "{", "[" * 9999])
 def test_an_odd_progress_file_is_no_progress(typed, text):
-    check.PROGRESS.write_text(text)
+    exercise.PROGRESS.write_text(text)
     assert "0 of 26 done" in typed("--list")[1] and "hint 1 of 3" in typed("--hint")[1]
 
 
 def test_progress_that_cannot_be_kept_is_one_line(typed, monkeypatch, tmp_path):
-    monkeypatch.setattr(check, "PROGRESS", tmp_path / "no such folder" / "progress.json")
+    monkeypatch.setattr(exercise, "PROGRESS", tmp_path / "no such folder" / "progress.json")
     code, out = typed("06", "--hint")
     assert code == 0 and "your progress is not kept" in out and "hint 1 of 3" in out
 
 
 def test_what_runs_no_ranks_does_not_import_torch(tmp_path):
     code = """import sys
-from exercises import check
+from exercises import check, exercise
 from pathlib import Path
-check.PROGRESS = Path(sys.argv.pop(1))
-for words in (["--list"], ["--hint"], ["99"]):
+exercise.PROGRESS = Path(sys.argv.pop(1))
+for words in (["--list"], ["--hint"], ["01", "--solution"], ["99"]):
     sys.argv = ["check.py", *words]
     try:
         check.main()

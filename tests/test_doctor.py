@@ -6,10 +6,10 @@ import re
 import pytest
 from conftest import ROOT, STAGES
 
-from exercises import check
+from exercises.exercise import all_exercises
 
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
-EXERCISES = {e.name: e for e in check.all_exercises()}
+EXERCISES = {e.name: e for e in all_exercises()}
 KEYS = {  # by exercise: the finding that names its mistake
     "same_order": "same-order",
     "padded_accuracy": "padded-evaluation",

@@ -3,12 +3,11 @@
 import os
 
 import pytest
-from exercise_ways import RIGHT, WRONG
 
-from exercises import check, magic
+from exercises import exercise, magic
 from tools import exercise_notebook
 
-EXERCISES = {exercise.number: exercise for exercise in check.all_exercises()}
+EXERCISES = {one.number: one for one in exercise.all_exercises()}
 
 
 def test_the_source_is_made_of_the_exercises():
@@ -17,10 +16,10 @@ def test_the_source_is_made_of_the_exercises():
 
 @pytest.mark.parametrize("number", EXERCISES)
 def test_a_cell_as_it_is_given_makes_the_given_program(number):
-    exercise = EXERCISES[number]
-    text, _ = magic.put_in(exercise.given, exercise_notebook.definition(exercise))
+    one = EXERCISES[number]
+    text, _ = magic.put_in(one.given, exercise_notebook.definition(one))
     rest = [line for line in text.splitlines() if line]
-    assert sorted(rest) == sorted(line for line in exercise.given.splitlines() if line)
+    assert sorted(rest) == sorted(line for line in one.given.splitlines() if line)
     compile(text, "cell", "exec")
 
 
@@ -72,7 +71,7 @@ def test_cells_that_cannot_be_checked(capsys, line, cell, words):
 
 
 def test_hints(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(check, "PROGRESS", tmp_path / "progress.json")
+    monkeypatch.setattr(exercise, "PROGRESS", tmp_path / "progress.json")
     magic.print_hint("7")
     assert "hint 1 of 3" in capsys.readouterr().out
 
@@ -81,25 +80,21 @@ def test_hints(capsys, monkeypatch, tmp_path):
 @pytest.mark.timeout(600)
 def test_right_and_wrong_answers_get_the_verdict_of_the_command_line(capsys):
     """Both check a whole text, so the definitions of the whole text are the cell."""
-    progress = check.PROGRESS.read_bytes() if check.PROGRESS.exists() else None
+    progress = exercise.PROGRESS.read_bytes() if exercise.PROGRESS.exists() else None
     try:
         for number in ("01", "07", "11", "24"):
-            exercise = EXERCISES[number]
-            edits = list(WRONG[number].values())[0]
-            for way, words in ((RIGHT.get(number, {"": {}}), None), ({"": edits[0]}, edits[1])):
-                text = exercise.solution
-                for old, new in next(iter(way.values())).items():
-                    text = text.replace(old, new)
-                cell = text.split('"""\n', 1)[1].split('if __name__ == "__main__":')[0]
+            one = EXERCISES[number]
+            for answer in (one.answers("other.py")[-1], one.answers("wrong.py")[1]):
+                cell = one.text_of(answer).split('"""\n', 1)[1]
                 magic.check_cell(number, cell)
                 said = " ".join(capsys.readouterr().out.split())
-                assert said.startswith("not yet" if words else "done"), said
-                assert " ".join((words or exercise.hints[1]).split()) in said
+                assert said.startswith("not yet" if answer.verdict else "done"), said
+                assert (answer.verdict or one.hints[1]) in said
     finally:
         if magic.helper:
             magic.helper.terminate()
             magic.helper.wait(60)
         if progress is not None:
-            check.PROGRESS.write_bytes(progress)
-        elif check.PROGRESS.exists():
-            os.unlink(check.PROGRESS)
+            exercise.PROGRESS.write_bytes(progress)
+        elif exercise.PROGRESS.exists():
+            os.unlink(exercise.PROGRESS)

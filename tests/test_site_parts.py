@@ -8,7 +8,7 @@ pytest.importorskip("sphinx", reason="requirements/site.txt has it")
 from bs4 import BeautifulSoup  # noqa: E402
 from cells import CellLexer  # noqa: E402
 from conftest import ROOT  # noqa: E402
-from exercise_pages import around, exercises, neighbours_of  # noqa: E402
+from exercise_pages import above, exercises, neighbours_of, title_of  # noqa: E402
 from marks import marked  # noqa: E402
 from passages import WORDS, site_words  # noqa: E402
 from reading_path import names_of, neighbours  # noqa: E402
@@ -201,21 +201,16 @@ def test_the_site_does_not_speak_of_itself_as_of_another_place(path):
     assert "[The player" in shown or "The [player" in shown
 
 
-def test_a_solution_is_a_difference_without_the_lines_for_programs():
-    name = "exercises/solutions/24_overlap"
-    for page in (name, f"{name}.other"):
-        text = (ROOT / f"{page}.diff").read_text(encoding="utf-8")
-        above, shown = around(page, text)
-        assert not re.search(r"^(?:---|\+\+\+|@@)", shown, re.MULTILINE)
-        assert "\n-" in shown and "\n+" in shown
-        assert "Exercise 24. Overlap communication" in above[0].astext()
-    assert "In this solution, the future of each call is waited for." in above[0].astext()
+def test_answers_lead_back_to_their_exercise():
+    for name in ("solution", "other"):
+        page = f"exercises/24_overlap/{name}"
+        assert "exercise 24" in title_of(page)
+        assert "Exercise 24. Overlap communication" in above(page)[0].astext()
 
 
 def test_each_exercise_leads_to_its_page_and_to_the_next_one():
-    for number, (page, _) in exercises().items():
-        above, _ = around(page, "")
-        text = "\n".join(one.astext() for one in above)
+    for number, (folder, _) in exercises().items():
+        text = "\n".join(one.astext() for one in above(f"{folder}/task"))
         assert f"exercise {number} of 26" in text and "It is explained in" in text
         assert ("The next exercise is" in text) == (number != "26")
     assert neighbours_of("exercises/21_sharded_too_late/task") == (

@@ -1,19 +1,21 @@
-"""Write notebooks/source/exercises.md from the files of the exercises.
+"""Write what is made of the tasks: exercises/given.zip and notebooks/source/exercises.md.
 
     python tools/exercise_notebook.py
 
-Each exercise becomes a text and a cell with what the reader changes. A test compares the two.
+The first has each task as it is given. In the second, each exercise becomes a text and a cell with
+what the reader changes. A test compares both with the tasks.
 `python tools/build_notebooks.py exercises` makes the notebook of it, as of all others.
 """
 
 import ast
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from exercises import check  # noqa: E402 (the path must be set before)
+from exercises.exercise import GIVEN, all_exercises  # noqa: E402 (the path must be set before)
 
 SOURCE = ROOT / "notebooks/source/exercises.md"
 CHANGED = re.compile(r"(?:Fix|Write)\s+`(\w+)`")
@@ -70,13 +72,23 @@ if missing:
 
 
 def main() -> None:
+    zip_given()
     SOURCE.write_text(text())
+
+
+def zip_given() -> None:
+    """Write the tasks with a fixed date, so that equal tasks make an equal file."""
+    with zipfile.ZipFile(GIVEN, "w") as archive:
+        for exercise in all_exercises():
+            entry = zipfile.ZipInfo(f"{exercise.folder.name}/task.py")
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, exercise.file.read_text())
 
 
 def text() -> str:
     parts = [HEAD]
     level = 0
-    for exercise in check.all_exercises():
+    for exercise in all_exercises():
         if exercise.level != level:
             level = exercise.level
             parts.append(f"## {LEVELS[level]}\n")

@@ -26,15 +26,16 @@ if SITE_URL:
     extensions.append("sphinx_sitemap")
     html_baseurl = SITE_URL
     sitemap_url_scheme = "{link}"
-    sitemap_excludes = ["exercises/*/check.html", "exercises/solutions/*", "tests/*"]
+    sitemap_excludes = ["exercises/*/[cosw]*.html", "tests/*"]
     sitemap_excludes += ["doctor/tests/*", "404.html", "search.html"]
     html_additional_pages = {"404": "404.html"}
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
-source_suffix |= dict.fromkeys((".py", ".diff", ".sh", ".sbatch", ".yaml"), "script")
+source_suffix |= dict.fromkeys((".py", ".sh", ".sbatch", ".yaml"), "script")
 exclude_patterns = [".*", "doctor/.*", "tests", "notebooks/source", "docs/site"]
 # No page leads to these.
 exclude_patterns += ["notebooks/lesson", "notebooks/pictures", "benchmarks/recorders"]
+exclude_patterns += ["exercises/*/hints.md"]
 # What make and pip leave.
 exclude_patterns += ["doctor/build", "site", "data", "timings", "checkpoints", "runs"]
 templates_path = ["templates"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 from cells import CellLexer, colour_magic_cells, fold_guesses
 from docutils import nodes
-from exercise_pages import around, neighbours_of, title_of
+from exercise_pages import above, neighbours_of, title_of
 from explain_marks import marked_sentences
 from icons import write_icons
 from languages import speak_chinese
@@ -106,21 +106,19 @@ class ScriptParser(Parser):
     def parse(self, inputstring: str, document: nodes.document) -> None:
         env = document.settings.env
         path = env.doc2path(env.docname, base=False)
-        language = {".py": "python", ".yaml": "yaml", ".diff": "diff"}.get(path.suffix, "bash")
+        language = {".py": "python", ".yaml": "yaml"}.get(path.suffix, "bash")
         section = nodes.section(ids=[nodes.make_id(str(path))])
         title = title_of(env.docname)
         section += nodes.title(text=title or str(path))
         if title:
-            above, inputstring = around(env.docname, inputstring)
-            section += above
+            section += above(env.docname)
         else:
             target = {"refdomain": "std", "reftype": "doc", "reftarget": f"/{home_of(path)}"}
             how = {"refexplicit": False, "refwarn": True}
             link = addnodes.pending_xref("", nodes.inline(), **how, **target)
             section += nodes.paragraph("", "", nodes.Text("Part of "), link)
         anchors = {"lineanchors": "L", "anchorlinenos": True}
-        is_code = path.suffix != ".diff"  # a difference breaks its lines on a phone
-        code = {"language": language, "linenos": is_code, "highlight_args": anchors}
+        code = {"language": language, "linenos": True, "highlight_args": anchors}
         section += nodes.literal_block(inputstring, inputstring, **code)
         document += section
         env.metadata[env.docname].update(orphan="", nosearch="", script="")

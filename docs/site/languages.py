@@ -119,5 +119,5 @@ def english_marked(html: str, page: str) -> str:
 def is_listing(link: Tag, path: str) -> bool:
     """Does this link lead to a script?"""
     source = posixpath.basename(path).removesuffix(".html")
-    ends = (".py", ".sh", ".sbatch", ".yaml", ".diff")
+    ends = (".py", ".sh", ".sbatch", ".yaml")
     return link.get_text().strip().endswith(tuple(f"{source}{end}" for end in ends))

@@ -5,7 +5,7 @@ import torch.nn as nn
 from torch.utils.data import TensorDataset
 
 from exercises.common import Watch, secret
-from exercises.judge import MOST
+from exercises.verdict import MOST
 
 CASES = ((11, 0), (11, 0.4), (13, 0.4), (7, 0.4), (10, 0.4), (24, 0.4), (16, 0.4))
 CASE = "{} images: "

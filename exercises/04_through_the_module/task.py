@@ -45,7 +45,8 @@ def train(model, x, y, steps):
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    x, model = torch.rand(8, 2), Net()
+    x = torch.rand(8, 2)
+    model = Net()
     train(model, x, x.sum(1, keepdim=True) * (1 + dist.get_rank()), steps=20)
     weights = [round(weight, 3) for weight in model.layer.weight.tolist()[0]]
     print(f"rank {dist.get_rank()} has the weights {weights}")

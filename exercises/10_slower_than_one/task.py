@@ -48,7 +48,9 @@ def train(model, dataset, epochs):
             optimizer.step()
             mine = [loss.item() * len(y), (scores.argmax(1) == y).sum().item(), len(y)]
             step = sum_over_ranks(mine)
-            losses, right, count = losses + step[0], right + step[1], count + step[2]
+            losses += step[0]
+            right += step[1]
+            count += step[2]
         history.append((losses / count, 100 * right / count))
     return history
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from exercises.common import Watch, linear, parameters
-from exercises.judge import MOST
+from exercises.verdict import MOST
 
 CASES = ((2, 2), (6, 3), (8, 4), (3, 1))  # micro-batches, how many of them make a step
 CASE = "{} micro-batches, k={}: "

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from exercises.common import Watch, batchnorm_model, parameters
-from exercises.judge import alike, shown
+from exercises.verdict import alike, shown
 
 STEPS = 6
 

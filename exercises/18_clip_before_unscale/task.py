@@ -33,7 +33,8 @@ def train(model, x, y, max_norm, steps):
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    x, model = torch.rand(8, 2), torch.nn.Linear(2, 1)
+    x = torch.rand(8, 2)
+    model = torch.nn.Linear(2, 1)
     y = x.sum(1, keepdim=True) + 2
     for steps in (0, 20, 20):
         train(model, x, y, 1.0, steps)

@@ -5,7 +5,7 @@ from collections import Counter
 import torch.distributed as dist
 from torch.utils.data import DataLoader, get_worker_info
 
-from exercises.judge import MOST
+from exercises.verdict import MOST
 
 CASES = ((24, 0), (24, 2), (25, 3), (2, 2))  # samples, workers
 CASE = "{1} workers per rank: "

@@ -22,7 +22,9 @@ class Stream(IterableDataset):
     """
 
     def __init__(self, count, rank, world_size):
-        self.count, self.rank, self.world_size = count, rank, world_size
+        self.count = count
+        self.rank = rank
+        self.world_size = world_size
 
     def __iter__(self):
         return iter(range(self.rank, self.count, self.world_size))

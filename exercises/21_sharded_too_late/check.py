@@ -6,7 +6,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from exercises.common import linear, rank_data
-from exercises.judge import NOTE, shown
+from exercises.verdict import NOTE, shown
 
 STEPS = 4
 CASES = ((0.5,), (3.0,), (4.0,))  # always below the norm; between its values on 2, on 3 ranks

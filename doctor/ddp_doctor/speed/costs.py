@@ -35,7 +35,7 @@ COSTS = {
     "own-collectives-per-step": Words(
         "Each of them waits for the slowest rank: add up locally, and reduce once per epoch.",
         "docs/questions.md#metrics-and-losses",
-        "exercises/fix/10_slower_than_one.py",
+        "exercises/10_slower_than_one/task.py",
     ),
     "averaged-twice": Words(
         "DDP has averaged the gradients in backward() already.",
@@ -68,6 +68,6 @@ COSTS = {
     "own-code": Words(
         "The slow part of the loop is the script's own code. More ranks do not make it faster.",
         "docs/reading_timings.md#where-a-step-goes",
-        "exercises/fix/10_slower_than_one.py",
+        "exercises/10_slower_than_one/task.py",
     ),
 }
