@@ -84,3 +84,25 @@ def test_the_page_lists_all_in_order():
     wanted = [(e.number, e.name, e.folder.name, e.title) for e in EXERCISES]
     assert row.findall(text) == wanted
     assert [e.number for e in EXERCISES] == [f"{n:02}" for n in range(1, len(EXERCISES) + 1)]
+
+
+def test_what_one_practises_names_each_exercise_once():
+    text = (ROOT / "exercises/README.md").read_text()
+    table = text.split("| read first |")[1].split("\n\n")[0]
+    numbers = re.findall(r"\b\d\d\b", " ".join(row.split("|")[-2] for row in table.splitlines()))
+    assert sorted(numbers) == [exercise.number for exercise in EXERCISES]
+
+
+@pytest.mark.parametrize(
+    ("number", "page", "shows", "is_in"),
+    [
+        ("02", "docs/doctor.md", (26, "for x, y in loader"), (21, "DistributedSampler(dataset")),
+        ("15", "doctor/README.md", (29, "optimizer.step()"), (25, "no_sync()")),
+    ],
+)
+def test_a_page_names_the_line_where_a_mistake_shows_and_where_it_is(number, page, shows, is_in):
+    lines = EXERCISES[int(number) - 1].given.splitlines()
+    text = (ROOT / page).read_text().lower()
+    for line, words in (shows, is_in):
+        assert words in lines[line - 1]
+        assert f"line {line}" in text
