@@ -40,7 +40,8 @@ figures: .venv/maintainer
 site: .venv/maintainer
 	@echo "== site/html: pages, notebooks as they are committed, scripts; a warning is an error"
 	$(BIN)/sphinx-build -n -W --keep-going -q -E -a -d site/doctrees -c docs/site . site/html
-	@echo "open site/html/index.html"
+	$(BIN)/python -m pagefind --site site/html --silent
+	@echo "run: python3 -m http.server --directory site/html, then open http://localhost:8000"
 
 lint: .venv/maintainer
 	@echo "== lint"

@@ -1,14 +1,14 @@
 """Measure every committed figure again, one after the other, on one idle machine.
 
 First it makes the records: the stages three times, interleaved, some other settings, what notebooks
-quote, the player's recordings. Then come the pages. It runs each shell block under a line
+quote. Then come the pages. It runs each shell block under a line
 <!-- measured -->, and replaces the block after it by what was printed. A stage's page gets the
 lines of the run nearest to the median. Figures of benchmarks also go to benchmarks/results. So the
 pages show the machine they were last run on, and `git diff` shows how yours differs from ours.
 
     python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
     python -m benchmarks.run_all --only limit sweep --data ../mnist
-    python -m benchmarks.run_all --only stages settings recordings
+    python -m benchmarks.run_all --only stages settings
 """
 
 import argparse
@@ -36,7 +36,6 @@ BEFORE = {  # by the name that --only knows: commands whose output no page shows
     "loaders": "python -m benchmarks.loaders --data data",
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",
-    "recordings": "python -m benchmarks.record",
     "failures": (
         "python 05_multinode/rehearsal/failures.py --json 05_multinode/rehearsal/failures.json"
     ),
@@ -147,7 +146,7 @@ def script_of(command: str) -> str:
 def run(command: str, data: Path) -> tuple[int, str]:
     """Run a command of a page from the repository's root -> exit code, what it printed."""
     command = command.replace("--data data", f"--data {shlex.quote(str(data.resolve()))}")
-    if command.startswith("python -m benchmarks.") and command != BEFORE["recordings"]:
+    if command.startswith("python -m benchmarks."):
         command += " --results benchmarks/results"
     # The commands python and torchrun are those of this Python.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

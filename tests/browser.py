@@ -1,4 +1,4 @@
-"""A browser for the tests of the site and of the player."""
+"""A browser for the tests of the site and of the film."""
 
 import contextlib
 import functools

@@ -74,7 +74,7 @@ def contents(page, paragraph):
     """-> what both languages have alike: links, inline code, figures, sources of pictures."""
     links = [destination(page, link) for link in LINK.findall(paragraph)]
     code = {" ".join(one.split()) for one in re.findall(r"`([^`]+)`", paragraph)}
-    sources = re.findall(r'(?:src|data-recording)="([^"]+)"', paragraph)
+    sources = re.findall(r'src="([^"]+)"', paragraph)
     words = re.sub(r"`[^`]+`", " ", LINK.sub("] ", paragraph))
     words = re.sub(r"<[^>]+>", " ", words)
     numbers = [number.replace(",", "") for number in re.findall(r"\d[\d,.]*\d", words)]

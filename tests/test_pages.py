@@ -91,9 +91,6 @@ def test_all_figures_are_of_one_machine_and_one_torch():
     results = (ROOT / "benchmarks/results").glob("*.json")
     committed = [path for path in results if path.name not in older]
     committed += [ROOT / "05_multinode/rehearsal/failures.json"]
-    # Those of all-reduces are not recorded again: they show an order of events and no times of DDP.
-    recordings = (ROOT / "docs/player/recordings").glob("*.json")
-    committed += [path for path in recordings if not path.name.startswith("all-reduce")]
     for path in committed:
         text = path.read_text()
         assert device in text and version in text, path.name

@@ -7,11 +7,9 @@ import pytest
 pytest.importorskip("sphinx", reason="requirements/site.txt has it")
 from bs4 import BeautifulSoup  # noqa: E402
 from cells import CellLexer  # noqa: E402
-from conftest import ROOT  # noqa: E402
 from exercise_pages import above, exercises, neighbours_of, title_of  # noqa: E402
-from marks import marked  # noqa: E402
-from passages import WORDS, site_words  # noqa: E402
-from reading_path import names_of, neighbours  # noqa: E402
+from marks import for_the_search, marked  # noqa: E402
+from reading_path import neighbours  # noqa: E402
 
 ORDER = ["README", "one", "one/notebook", "one/train", "two", "AGENTS", "README.zh", "one.zh"]
 SCRIPTS = {"one/train"}
@@ -37,12 +35,6 @@ def relations():
 )
 def test_previous_and_next_are_on_the_path_of_a_reader(page, wanted):
     assert neighbours(page, relations(), SCRIPTS) == wanted
-
-
-def test_the_short_name_of_a_page():
-    assert names_of({"README": {"Start": {"Cheat sheet": "docs/cheatsheet"}}}) == {
-        "docs/cheatsheet": "Cheat sheet"
-    }
 
 
 LONG = "a cell that is longer than forty letters, for sure"
@@ -95,8 +87,6 @@ def test_long_lines_and_wide_pictures_are_marked():
     assert 'class="picture-box"' not in marked('<img alt="" src="a.png" width="120"/>')
     linked = marked('<a class="image" href="a.png"><img alt="" src="a.png" width="720"/></a>')
     assert linked.count("<a ") == 1, "a link in a link"
-    still = '<div class="player"><img alt="" src="a.png"/></div>'
-    assert "<noscript><img" in marked(still), "the player replaces it, so it is not fetched"
 
 
 def test_a_phone_keeps_the_indentation_of_a_difference():
@@ -148,6 +138,14 @@ def test_the_glossary_lists_its_long_entries_and_its_letters():
     assert page.select_one("#letter-C a")["href"] == "#c"
 
 
+def test_a_heading_has_the_anchor_of_its_section():
+    """Pagefind leads to headings, and reads what is below one element."""
+    html = '<p>a</p><section id="b"><h1>B</h1><section id="c"><h2>C</h2></section></section>'
+    page = BeautifulSoup(for_the_search(html), "html.parser")
+    assert page.h1["id"] == "b" and page.h2["id"] == "c" and "id" not in page.section.attrs
+    assert page.select_one("[data-pagefind-body]").get_text() == "BC"
+
+
 def test_a_line_below_the_copy_button_is_marked():
     block = '<div class="highlight"><pre>{}</pre></div>'
     assert 'class="long-start"' in marked(block.format("short\n" + "x" * 40))
@@ -161,44 +159,6 @@ def test_a_cell_below_a_magic_has_colours():
     assert kinds["Token.Comment.Preproc"] == "%%torchrun"
     assert kinds["Token.Keyword.Namespace"] == "import" and kinds["Token.Keyword"] == "assert"
     assert "Token.Error" not in kinds
-
-
-@pytest.mark.parametrize("page", ["README", "README.zh", "03_ddp_spawn/README"])
-def test_on_the_site_a_page_speaks_of_the_animation(page):
-    text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
-    site = site_words(page, text, "https://example.org/a/repository")
-    around = WORDS["before_player"] | WORDS["after_player"]
-    assert around[page] in site and WORDS["no_player"][page] in site
-    assert "measured times. (" not in site and "The widths in this picture" not in site
-    assert "在网站上是" not in site
-    if page.startswith("README"):
-        above = site[: site.index('class="player"')]
-        assert 'class="ways"' in above and "```text" not in above, "the player follows the ways"
-        assert above.count("- **") == 3 and WORDS["ways"][page][2][1] in above
-        assert "git clone https://example.org/a/repository\ncd repository\nmake demo" in site
-        assert "git clone" not in site_words(page, text, "")
-        table = site[site.index("<details>") :].partition("</details>")[0]
-        assert table.count("\n| ") == 20
-
-
-def test_explain_and_the_doctor_speak_of_this_site():
-    def site(page):
-        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
-        return site_words(page, text, "https://example.org/a/b")
-
-    assert "`make site`" not in site("docs/explain") and "The field above" in site("docs/explain")
-    assert "ADDRESS" not in site("doctor/README")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["05_multinode/RING.md", "notebooks/03_ddp_spawn.ipynb", "notebooks/05_ring_allreduce.ipynb"],
-)
-def test_the_site_does_not_speak_of_itself_as_of_another_place(path):
-    text = (ROOT / path).read_text(encoding="utf-8")
-    shown = site_words(path.rpartition(".")[0], text, "")
-    assert "On the site" in text and "On the site" not in shown and "GitHub" not in shown
-    assert "[The player" in shown or "The [player" in shown
 
 
 def test_answers_lead_back_to_their_exercise():

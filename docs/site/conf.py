@@ -27,14 +27,14 @@ if SITE_URL:
     html_baseurl = SITE_URL
     sitemap_url_scheme = "{link}"
     sitemap_excludes = ["exercises/*/[cosw]*.html", "tests/*"]
-    sitemap_excludes += ["doctor/tests/*", "404.html", "search.html"]
+    sitemap_excludes += ["doctor/tests/*", "404.html"]
     html_additional_pages = {"404": "404.html"}
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 source_suffix |= dict.fromkeys((".py", ".sh", ".sbatch", ".yaml"), "script")
 exclude_patterns = [".*", "doctor/.*", "tests", "notebooks/source", "docs/site"]
 # No page leads to these.
-exclude_patterns += ["notebooks/lesson", "notebooks/pictures", "benchmarks/recorders"]
+exclude_patterns += ["notebooks/lesson", "notebooks/pictures"]
 exclude_patterns += ["exercises/*/hints.md"]
 # What make and pip leave.
 exclude_patterns += ["doctor/build", "site", "data", "timings", "checkpoints", "runs"]
@@ -61,14 +61,15 @@ html_static_path = ["static"]
 html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
 # And on some pages more: see hooks.complete_page.
-html_js_files = ["site.js", "copy_commands.js", "search_dialog.js"]
+html_js_files = ["site.js", "copy_commands.js"]
 html_use_index = False  # there is nothing in it
 html_show_copyright = False
 html_context = {"default_mode": "auto"}  # light or dark: as the reader's system
 html_context["base_url"] = SITE_URL
 html_sourcelink_suffix = ""  # a notebook is downloaded as .ipynb
 html_theme_options = {
-    "navbar_persistent": [],  # the default adds a second search field, an empty one
+    "disable_search": True,  # that of Sphinx: Pagefind makes an index of what is built
+    "navbar_persistent": [],
     "footer_content_items": ["tested.html"],
     "repository_url": REPOSITORY_URL,
     "repository_branch": "main",

@@ -1,4 +1,4 @@
-"""What Sphinx lacks here: pages of scripts, toctrees outside the pages, the player, a search."""
+"""What Sphinx lacks here: pages of scripts, toctrees outside the pages, messages, the search."""
 
 import base64
 import functools
@@ -8,30 +8,22 @@ import re
 import shutil
 import subprocess
 import textwrap
-from collections import Counter
 from pathlib import Path
 
 import yaml
 from cells import CellLexer, colour_magic_cells, fold_guesses
 from docutils import nodes
 from exercise_pages import above, neighbours_of, title_of
-from explain_marks import marked_sentences
-from icons import write_icons
 from languages import speak_chinese
-from marks import TERMS, address_of, marked, with_field
-from passages import site_words
+from marks import for_the_search, marked
 from reading_path import is_chinese, names_of, neighbours
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.parsers import Parser
-from sphinx.search.en import SearchEnglish
 from stamps import STAMP, blob
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PLAYER = ROOT / "docs/player"
-PLAYER_MARK = 'class="player"'
-COST_MARK = 'class="player step-cost"'  # the field of docs/eight_gpus.md
 NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
 NAMES = names_of(NAVIGATION)
 STAGES = [page.removesuffix("/README") for page in NAVIGATION["README"]["Stages"].values()][:5]
@@ -61,10 +53,8 @@ NO_SCRIPT_PAGES = (  # what leads on where no script opens the column of pages: 
 
 def setup(app: Sphinx) -> dict:
     app.add_source_parser(ScriptParser)
-    app.add_search_language(EnglishWords)
     app.add_lexer(CellLexer.name, CellLexer)
     app.connect("builder-inited", name_pages)
-    app.connect("source-read", change_words)
     app.connect("source-read", fold_guesses)
     app.connect("source-read", add_toctrees)
     app.connect("source-read", show_messages)
@@ -82,6 +72,7 @@ def setup(app: Sphinx) -> dict:
 def name_pages(app: Sphinx) -> None:
     """README.md is what a visitor sees first, so its page is index.html."""
     builder = app.builder
+    builder.search = False  # no index of Sphinx's own
     root = app.config.root_doc
     if builder.name == "html":
         target = builder.get_target_uri
@@ -97,8 +88,8 @@ class ScriptParser(Parser):
     """Makes a page of a script: its path is the title, then what it is a part of, then the listing.
 
     So a link to train.py leads to code that can be read, and one to train.html#L-12 to its line 12.
-    The search knows a script by its path only: else each word would lead to a hundred scripts
-    before it leads to a page.
+    Scripts are left out of the search: else each word would lead to a hundred scripts before it
+    leads to a page.
     """
 
     supported = ("script",)
@@ -121,7 +112,7 @@ class ScriptParser(Parser):
         code = {"language": language, "linenos": True, "highlight_args": anchors}
         section += nodes.literal_block(inputstring, inputstring, **code)
         document += section
-        env.metadata[env.docname].update(orphan="", nosearch="", script="")
+        env.metadata[env.docname].update(orphan="", script="")
 
 
 def home_of(script: Path) -> str:
@@ -161,24 +152,16 @@ def put_start_page_into_sitemap(app: Sphinx, error: Exception | None) -> None:
 
 
 def add_files(app: Sphinx, error: Exception | None) -> None:
-    """Put the player and its picture where the pages expect them; leave out what costs weight."""
+    """Add robots.txt and the picture of shared links, and leave out what costs weight."""
     if error or app.builder.name != "html":
         return
-    write_player(app.outdir / "_static/player")
-    write_explain(app.outdir / "_static/explain_data.js")
-    write_places(app, app.outdir / "_static/search_places.js")
     if app.config.html_baseurl:
         sitemap = f"{app.config.html_baseurl.rstrip('/')}/sitemap.xml"
         robots = f"User-agent: *\nAllow: /\nSitemap: {sitemap}\n"
         (app.outdir / "robots.txt").write_text(robots, encoding="utf-8")
-    picture = app.outdir / "docs/player/step.png"  # of shared links, and where no script runs
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(PLAYER / "step.png", picture)
-    # The same icons as a script are 1.5 MB on each page.
-    script = app.outdir / "_static/scripts/fontawesome.js"
-    paths = script.read_text(encoding="utf-8")
-    script.write_text("")
-    write_icons(app.outdir, paths)
+    shutil.copy(ROOT / "docs/step.png", app.outdir / "_static")
+    # The theme brings its icons as fonts, and again as a script of 1.5 MB.
+    (app.outdir / "_static/scripts/fontawesome.js").write_text("")
     # Without JavaScript nobody finds out what the reader's system likes: such a page is light.
     for path in app.outdir.rglob("*.html"):
         html = path.read_bytes()
@@ -187,71 +170,6 @@ def add_files(app: Sphinx, error: Exception | None) -> None:
         path.unlink()
     for folder in ("../jupyter_execute", "_static/locales"):
         shutil.rmtree(app.outdir / folder, ignore_errors=True)
-
-
-PARTS = ("words", "compare", "computed", "lanes", "circle", "pointing", "guess", "edit", "player")
-
-
-def write_player(folder: Path) -> None:
-    """Write player.js, joined and with its words, its style, and the recordings as a script: a page
-    without a server can load neither modules nor JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    words = yaml.safe_load((PLAYER / "words.yml").read_text(encoding="utf-8"))
-    parts = [PLAYER / f"{name}.js" for name in PARTS]
-    code = "\n".join(path.read_text(encoding="utf-8") for path in parts)
-    code = re.sub("^export ", "", code, flags=re.MULTILINE)
-    script = f'"use strict";\n{as_script(words)}(() => {{\n{code}}})();\n'
-    (folder / "player.js").write_text(script, encoding="utf-8")
-    shutil.copy(PLAYER / "player.css", folder)
-    paths = sorted((PLAYER / "recordings").glob("*.json"))
-    recordings = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
-    (folder / "recordings.js").write_text(as_script({"recordings": recordings}), encoding="utf-8")
-
-
-EXPLAIN_WORDS = yaml.safe_load((HERE / "explain_words.yml").read_text(encoding="utf-8"))
-NO_FIELD = """<noscript><p>The field that explains a log in the browser needs JavaScript. Without
-it, use the commands below.</p></noscript>"""
-EXAMPLES = {  # the button's words: a log of the doctor's tests
-    "one rank is behind (NCCL)": "s01-rank-out-of-batches",
-    "a rank was killed (Slurm)": "s23-slurm-out-of-memory",
-    "unused parameters": "s17-unused-parameters",
-    "a full /dev/shm": "s20-worker-bus-error",
-}
-
-
-def write_explain(path: Path) -> None:
-    """Write the rules, the messages and the examples that explain_page.js reads, as a script."""
-    data = {}
-    for key, name in (("rules", "explain/rules"), ("entries", "messages")):
-        text = (ROOT / f"doctor/ddp_doctor/{name}.json").read_text(encoding="utf-8")
-        data[key] = json.loads(text)
-    data["examples"] = {}
-    for words, name in EXAMPLES.items():
-        log = ROOT / f"doctor/tests/logs/{name}.log"
-        data["examples"][words] = log.read_text(encoding="utf-8")
-    said = {entry[key] for entry in data["entries"] for key in ("meaning", "next")}
-    sentences = marked_sentences().items()
-    data["marked"] = {plain: marks for plain, marks in sentences if plain in said}
-    data["words"] = EXPLAIN_WORDS
-    path.write_text(as_script({"EXPLAIN": data}), encoding="utf-8")
-
-
-def explain_field(page: str) -> str:
-    """The HTML of the field, in the language of the page."""
-    html = (HERE / "templates/explain_field.html").read_text(encoding="utf-8")
-    button = '<button type="button" data-example="{0}">{0}</button>'
-    html = html.replace("EXAMPLES", "\n".join(button.format(words) for words in EXAMPLES))
-    for english, chinese in EXPLAIN_WORDS.items() if is_chinese(page) else ():
-        html = html.replace(f">{english}<", f">{chinese}<")
-    return html
-
-
-def as_script(values: dict) -> str:
-    lines = [
-        f"window.{name} = {json.dumps(value, ensure_ascii=False, separators=(',', ':'))};\n"
-        for name, value in values.items()
-    ]
-    return "".join(lines)
 
 
 # ---------------------------------------------------------------- notebooks
@@ -302,11 +220,6 @@ ABOUT_CONDITIONS = r"^- .*`with:`.*\n"  # what a page says of them
 # ---------------------------------------------------------------- each page
 
 
-def change_words(app: Sphinx, docname: str, source: list[str]) -> None:
-    repository = app.config.html_theme_options["repository_url"]
-    source[0] = site_words(docname, source[0], repository)
-
-
 def tell_of_changes(app: Sphinx, page: str, content: list[str]) -> None:
     """A Chinese page names the blob of the English page that it follows. Say if it is another."""
     stamp = STAMP.match(content[0])
@@ -338,27 +251,15 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     is_code = page in scripts_of(app) and "highlight-diff" not in context["body"]
     if "body" in context and not is_code:
         context["body"] = marked(context["body"])
+    if page in app.env.found_docs - scripts_of(app):
+        context["body"] = for_the_search(context["body"])
     set_neighbours(app, page, context)
     texts = [one.astext() for one in doctree.findall(nodes.paragraph)] if doctree else []
     long = [text for text in texts if len(text) > 60]  # the first may be a link to a language
     text = " ".join((long or [app.config.project])[0].split())
     context["description"] = textwrap.shorten(text, 200, placeholder=" ...")
-    if page.startswith(("docs/messages", "docs/explain")):
-        is_first = page == "docs/explain"  # this page is about the field
-        field = explain_field(page) + (NO_FIELD if is_first else "")
-        context["body"] = with_field(context["body"], field, is_first)
-        for name in ("explain.js", "explain_page.js"):
-            app.add_js_file(name, loading_method="defer")
     if page.startswith("notebooks/"):
         app.add_js_file("guess_number.js", loading_method="defer")
-    raw = "".join(one.astext() for one in doctree.findall(nodes.raw)) if doctree else ""
-    if PLAYER_MARK in raw:
-        app.add_js_file("player/player.js", loading_method="defer")
-    if COST_MARK in raw:
-        for name in ("player/player.css", "step_cost.css"):
-            app.add_css_file(name)
-        for name in ("step_cost.js", "step_cost_page.js"):
-            app.add_js_file(name, loading_method="defer")
     # Sphinx's own highlighting marks each "use" and stays on for pages that nobody searched.
     unwanted = "sphinx_highlight.js"
     context["script_files"] = [
@@ -390,81 +291,3 @@ def committed() -> str:
     command = ["git", "log", "-1", "--format=%cs"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()
-
-
-# ---------------------------------------------------------------- the search
-
-LEAST_COUNT = 2  # a word that a Chinese page has less often is not counted
-
-
-def write_places(app: Sphinx, path: Path) -> None:
-    """Write what search.js knows besides Sphinx's index, as scripts: which sections quote which
-    messages, the terms of the glossary, how often a Chinese page has a word, and per page its text,
-    which results quote."""
-    counts, terms = {}, {}
-    texts = path.parent / "search_texts"
-    for page in sorted(app.env.found_docs - scripts_of(app)):
-        parts = [
-            (section["ids"][0] if number else "", plain(section[0]), text_of(section))
-            for number, section in enumerate(app.env.get_doctree(page).findall(nodes.section))
-        ]
-        if page == "docs/glossary":
-            terms = terms_of(page, app.env.get_doctree(page))
-        if is_chinese(page):
-            count_words(counts, page, " ".join(f"{title} {text}" for _, title, text in parts))
-        script = texts / f"{page}.js"
-        script.parent.mkdir(parents=True, exist_ok=True)
-        line = f"Search.texts[{json.dumps(page)}] = {json.dumps(parts, ensure_ascii=False)};\n"
-        script.write_text(line, encoding="utf-8")
-    messages = []
-    for entry in json.loads((ROOT / "doctor/ddp_doctor/messages.json").read_text(encoding="utf-8")):
-        page, _, anchor = entry["page"].partition("#")
-        quoted = [message for message, *_ in entry["messages"]]
-        messages.append([page.removesuffix(".md"), anchor, quoted])
-    path.write_text(
-        as_script({"PLACES": {"counts": counts, "messages": messages, "terms": terms}}),
-        encoding="utf-8",
-    )
-
-
-def terms_of(page: str, doctree: nodes.document) -> dict[str, list[str]]:
-    """{a term of the table in small letters: [page, anchor, term]}. "DataParallel, DP" is two."""
-    found = {}
-    for table in doctree.findall(nodes.table):
-        names = [plain(row[0]) for row in table.findall(nodes.row)]
-        for name in names[1:] if names[0] in TERMS else ():
-            for one in name.lower().split(", "):
-                found[one.replace("_", " ")] = [page, address_of(name), name]
-    return found
-
-
-def text_of(section: nodes.section) -> str:
-    """The text below a heading, without code and without what is below the next one."""
-    parts = [one for one in section.children if not isinstance(one, nodes.section)]
-    return " ".join(plain(text) for part in parts for text in part.findall(nodes.paragraph))
-
-
-def plain(node: nodes.Node) -> str:
-    """The text of a node without its HTML tags."""
-    texts = [text for text in node.findall(nodes.Text) if not isinstance(text.parent, nodes.raw)]
-    return " ".join("".join(texts).split())
-
-
-def count_words(counts: dict[str, dict[str, int]], page: str, text: str) -> None:
-    """Add {pair of Han characters: {page: how often}}."""
-    pairs = Counter(re.findall(r"(?=([\u4e00-\u9fff]{2}))", text))
-    for pair, count in pairs.items():
-        if count >= LEAST_COUNT:
-            counts.setdefault(pair, {})[page] = count
-
-
-class EnglishWords(SearchEnglish):
-    """Cuts pages into words as static/search.js cuts a query: "all-reduce" is "allreduce", too, and
-    Chinese is cut into pairs of characters, so that no dictionary has to know a compound."""
-
-    def split(self, input: str) -> list[str]:
-        text = re.sub(r"\bexit code", "exit-code", input.lower())
-        joined = re.findall(r"[a-z0-9]+(?:[-_][a-z0-9]+)+", text)
-        runs = re.findall(r"[\u4e00-\u9fff]{2,}", text)
-        words = re.findall(r"[a-z0-9]+", text) + [re.sub("[-_]", "", word) for word in joined]
-        return words + [run[i : i + 2] for run in runs for i in range(len(run) - 1)]

@@ -1,24 +1,18 @@
-"""Chinese pages: what the theme writes around them is Chinese, and their group comes first.
-
-Links to English pages are marked, and the player opens in Chinese from here.
-"""
+"""Chinese pages: what the theme writes around them is Chinese, and their group comes first."""
 
 import functools
 import gettext
-import posixpath
 from pathlib import Path
 
 import pydata_sphinx_theme
 import sphinx_book_theme
-from bs4 import BeautifulSoup, Tag
+from bs4 import BeautifulSoup
 from reading_path import is_chinese
 from sphinx.application import Sphinx
 
 HOME = "README.zh"
 TITLE = "PyTorch 分布式训练"
 OTHERS = "英文页面"  # the fold of all other groups
-IN_ENGLISH = "（英文）"
-HAS_PLAYER = "docs/player/index.html"  # its player reads the language in the address (words.js)
 GROUP = "中文"  # of navigation.yml
 CATALOGUES = [  # a word that is in none of them stays English
     (sphinx_book_theme, "theme/sphinx_book_theme/static/locales/zh_CN/LC_MESSAGES/booktheme.mo"),
@@ -43,13 +37,10 @@ def speak_chinese(app: Sphinx, page: str, template: str, context: dict, doctree)
     if not is_chinese(page):
         return
     context["_"] = context["gettext"] = context["translate"] = in_chinese
-    context["theme_search_bar_text"] = "搜索…"
     context["theme_logo"] = {**context["theme_logo"], "link": HOME, "text": TITLE}
     for button in context.get("header_buttons", []):
         if "label" in button:
             button["tooltip"] = in_chinese(button.get("tooltip", ""))
-    if "body" in context:
-        context["body"] = english_marked(context["body"], page)
     tree = context["generate_toctree_html"]
     context["generate_toctree_html"] = lambda **options: chinese_first(str(tree(**options)))
 
@@ -87,37 +78,3 @@ def chinese_first(html: str) -> str:
             title.string = OTHERS
             fold.insert(0, title)
     return str(column)
-
-
-def english_marked(html: str, page: str) -> str:
-    """The body of a page with a mark after each link to an English page, if its words have none.
-
-    Listings are not marked: code has no other language.
-    """
-    body = BeautifulSoup(html, "html.parser")
-    for link in body.select("a.headerlink"):
-        link["title"] = "此处的链接"
-    for button in body.select("button.copy-command"):
-        button["title"] = button["title"].replace("Copy", "复制", 1)
-    for link in body.select("a.internal[href]"):
-        path, *rest = link["href"].partition("#")
-        if not path.endswith(".html") or path.endswith(".zh.html") or is_listing(link, path):
-            continue
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
-        if target == HAS_PLAYER:
-            link["href"] = f"{path}?lang=zh{''.join(rest)}"
-        if link.get_text() == "English":
-            continue
-        after = link.next_sibling
-        if not str(after or "").lstrip().startswith("（英文") and "英文" not in link.get_text():
-            mark = body.new_tag("span", attrs={"class": "in-english"})
-            mark.string = IN_ENGLISH
-            link.insert_after(mark)
-    return str(body)
-
-
-def is_listing(link: Tag, path: str) -> bool:
-    """Does this link lead to a script?"""
-    source = posixpath.basename(path).removesuffix(".html")
-    ends = (".py", ".sh", ".sbatch", ".yaml")
-    return link.get_text().strip().endswith(tuple(f"{source}{end}" for end in ends))

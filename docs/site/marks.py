@@ -21,6 +21,9 @@ BREAKS = re.compile(r"(?<=[.(\[=_/,])(?=[\w\"'])")  # of code in a table
 WIDE_PICTURE = 500  # pixels; a phone makes a wider picture small, so it leads to itself
 RULER = re.compile(r"-{3,}(?:  +-{3,}){2,}")  # below the names of the columns of a printed table
 TERMS = ("term", "术语")  # the first column of a glossary
+# How much a word counts for the search: 1 in a paragraph, 7 in the title of a page (Pagefind).
+WEIGHT_OF_TERM = "7"
+WEIGHT_OF_MESSAGE = "5"
 PROGRAMS = r"torchrun|python|pip|srun|sbatch|make|git|uv|ddp-doctor|accelerate"
 ASSIGNMENTS = r"(?:[A-Z][A-Z0-9_]+=\S* )*"
 STARTS = rf"(?:export |{ASSIGNMENTS}(?:\S*/)?(?:{PROGRAMS}) )\S"
@@ -53,16 +56,28 @@ def marked(html: str) -> str:
         mark_lines(pre, CODE_INDENT)
     for pre in page.select(".highlight-none pre"):
         keep_names(page, pre)
-    for words in page.select(".player > p"):
-        words.wrap(page.new_tag("noscript"))
+    for message in page.select(".highlight-output"):
+        message["data-pagefind-weight"] = WEIGHT_OF_MESSAGE
     for picture in page.find_all("img"):
-        if picture.find_parent(class_="player"):
-            picture.wrap(page.new_tag("noscript"))  # where the player comes, nobody sees it
-            continue
         if "width" not in picture.attrs:
             picture["loading"] = "lazy"  # fetched when it comes near the screen
         if int(picture.get("width", WIDE_PICTURE + 1)) > WIDE_PICTURE:
             link_to_itself(page, picture)
+    return str(page)
+
+
+def for_the_search(html: str) -> str:
+    """The same HTML with what Pagefind needs: it reads the element with data-pagefind-body, leaves
+    out pages that have none, and leads to headings that have an id. Sphinx gives it to sections."""
+    page = BeautifulSoup(html, "html.parser")
+    page.section["data-pagefind-body"] = ""
+    for section in page.select("section[id]"):
+        heading = section.find(re.compile("h[1-6]"), recursive=False)
+        if heading:
+            heading["id"] = section["id"]
+            del section["id"]
+    for link in page.select("a.headerlink"):
+        link["data-pagefind-ignore"] = ""
     return str(page)
 
 
@@ -188,6 +203,7 @@ def closing(tags: str) -> str:
 def add_address(term: Tag) -> None:
     """An anchor for a row of the glossary, and a link to it as headings have."""
     address = address_of(term.get_text())
+    term["data-pagefind-weight"] = WEIGHT_OF_TERM
     term.parent["id"] = address
     html = f'<a class="headerlink" href="#{address}" title="Link to this term">#</a>'
     (term.find("p") or term).append(BeautifulSoup(html, "html.parser"))
@@ -226,14 +242,6 @@ def add_letters(table: Tag) -> None:
 
 def name_of(row: Tag) -> str:
     return row.td.get_text().removesuffix("#").strip().lower()
-
-
-def with_field(html: str, field: str, is_first: bool) -> str:
-    """The page with this field below its title, or below the first paragraph."""
-    end = html.index("</h1>") + len("</h1>")
-    if not is_first:
-        end = html.index("</p>", end) + len("</p>")
-    return html[:end] + field + html[end:]
 
 
 def add_class(element: Tag, name: str) -> None:

@@ -1,6 +1,7 @@
 """5. Ring all-reduce."""
 
 import json
+import math
 from importlib import import_module
 
 from matplotlib.patches import Rectangle
@@ -9,7 +10,6 @@ from .shapes import arrow, bare, box
 
 lesson = import_module("notebooks.lesson")
 from_scratch = import_module("05_multinode.from_scratch")
-scaling = import_module("benchmarks.scaling")
 
 # Of from_scratch.WAYS: what it is called in words, its line and its colour.
 ALGORITHMS = {
@@ -17,6 +17,30 @@ ALGORITHMS = {
     "tree": ("tree", "s-", lesson.RANKS[2]),
     "ring": ("ring", "^-", lesson.RANKS[0]),
 }
+
+
+# Seconds of an all-reduce of size bytes over n ranks. alpha is the latency, the seconds that a
+# message takes however short it is, and beta is the bandwidth in bytes per second. The costs of
+# ring and tree are those of R. Thakur, R. Rabenseifner, W. Gropp, Optimization of collective
+# communication operations in MPICH, Int. J. High Perform. Comput. Appl. 19 (2005).
+
+
+def ring_seconds(n: int, size: float, alpha: float, beta: float) -> float:
+    """In a ring, every rank sends and receives at the same time."""
+    return 2 * (n - 1) * alpha + 2 * (n - 1) / n * size / beta
+
+
+def tree_seconds(n: int, size: float, alpha: float, beta: float) -> float:
+    """Up a binary tree to one rank, and down again."""
+    return 2 * math.ceil(math.log2(n)) * (alpha + size / beta)
+
+
+def naive_seconds(n: int, size: float, alpha: float, beta: float) -> float:
+    """Through one rank, whose line carries everything twice. It needs at least two ranks."""
+    return 2 * alpha + 2 * (n - 1) * size / beta
+
+
+SECONDS = {"ring": ring_seconds, "tree": tree_seconds, "naive": naive_seconds}
 
 
 def three_algorithms() -> None:
@@ -126,7 +150,7 @@ def by_formula(milliseconds: dict[str, dict[str, float]]) -> list[float]:
     rows = []
     ratios = []
     for way in ALGORITHMS:
-        formula = 1000 * scaling.WAYS[way](4, size=2**22, alpha=0, beta=12.5e6)  # 100 Mb/s
+        formula = 1000 * SECONDS[way](4, size=2**22, alpha=0, beta=12.5e6)  # 100 Mb/s
         measured = milliseconds[way]["4194304"]
         ratios.append(measured / formula)
         times = f"{formula:,.0f} ms", f"{measured:,.0f} ms", f"{ratios[-1]:.2f}"

@@ -46,7 +46,7 @@ matchMedia("print").addEventListener("change", ({ matches }) => {
   if (matches) {
     dataset.onScreen = dataset.theme;
     dataset.theme = "light";
-    for (const details of document.querySelectorAll("article details:not([open], .hide, .player details)")) {
+    for (const details of document.querySelectorAll("article details:not([open], .hide)")) {
       details.open = true;
       details.dataset.opened = "";
     }

@@ -1,0 +1,46 @@
+// Pagefind finds the pages that have all words. A pasted line of a log has words that no page has, such
+// as numbers and paths, and a question has words that the right page lacks. So each word is searched for
+// alone, and the scores of a page are added. Pagefind gives a rare word a higher score than a frequent
+// one. Its dialog loads this file in place of its own: see layout.html.
+
+import { createInstance as createPagefind } from "../../pagefind/pagefind.js";
+
+const RANKING = { termSimilarity: 3 }; // the default is 1: a word counts more than words that begin with it
+const MOST_PAGES = 20;
+const RAREST = 5; // words, which choose the sections of a page
+const BETWEEN_WORDS = /[\s:;,'"`()[\]{}<>=/]+/;
+
+export function createInstance(options) {
+  const pagefind = createPagefind({ ...options, ranking: RANKING });
+  return { ...pagefind, search: (text, settings) => search(pagefind, text, settings) };
+}
+
+async function search(pagefind, text, settings) {
+  const words = new Set(text?.split(BETWEEN_WORDS).filter((word) => /\p{L}{2}/u.test(word)));
+  const whole = await pagefind.search(text, settings);
+  if (words.size < 2) return whole;
+  const searches = await Promise.all([...words].map((word) => pagefind.search(word, settings)));
+  const found = searches.map((one) => one.results);
+  found.sort((a, b) => a.length - b.length); // rare words first
+  const pages = new Map();
+  for (const result of found.flat()) {
+    const page = pages.get(result.id) ?? { ...result, score: 0, parts: [] };
+    page.score += result.score;
+    page.parts.push(result);
+    page.data = () => withSections(page.parts.slice(0, RAREST));
+    pages.set(result.id, page);
+  }
+  const best = [...pages.values()].sort((a, b) => b.score - a.score);
+  return { ...whole, results: best.slice(0, MOST_PAGES) };
+}
+
+/** The data of a page. Pagefind's dialog shows the sections that have most places with a word. */
+async function withSections(parts) {
+  const data = await Promise.all(parts.map((part) => part.data()));
+  const sections = new Map();
+  for (const section of data.flatMap((one) => one.sub_results)) {
+    const before = sections.get(section.url)?.locations ?? [];
+    sections.set(section.url, { ...section, locations: [...before, ...section.locations] });
+  }
+  return { ...data[0], sub_results: [...sections.values()] };
+}
