@@ -52,7 +52,6 @@ def test_everything_takes_its_turn_and_the_first_round_is_left_out():
     [
         ("limit", "--batch-size 3", "has to be even"),
         ("sweep", "--repeats 0", "--repeats 0: at least 1"),
-        ("scaling", "--ranks 7", "--ranks: at least 2, and each has to divide"),
     ],
 )
 def test_bad_flags(called, script, flags, message):
@@ -66,7 +65,6 @@ def test_bad_flags(called, script, flags, message):
 SHORT = {  # flags with which it takes seconds
     "limit": "--batch-size 4 --rounds 2 --steps 2",
     "loaders": "--data {data} --rounds 1",
-    "scaling": "--ranks 2 --rounds 2 --steps 2",
 }
 RESULTS = ROOT / "benchmarks/results"
 # Notebooks show these; docs/batch_size_and_learning_rate.md has the last one's in its own form.
