@@ -38,17 +38,19 @@ figures: .venv/maintainer
 
 # Everything is built each time, in half a minute, so no page is ever out of date.
 site: .venv/maintainer
-	@echo "== site/html: pages, notebooks as they are committed, scripts; a warning is an error"
-	$(BIN)/sphinx-build -n -W --keep-going -q -E -a -d site/doctrees -c docs/site . site/html
-	$(BIN)/python -m pagefind --site site/html --silent
-	@echo "run: python3 -m http.server --directory site/html, then open http://localhost:8000"
+	@echo "== _site: pages, notebooks as they are committed, scripts; a warning is an error"
+	rm -rf _site
+	$(BIN)/sphinx-build -n -W --keep-going -q -d _site/.doctrees -c site . _site
+	rm -r _site/.doctrees
+	$(BIN)/python -m pagefind --site _site --silent
+	@echo "run: python3 -m http.server --directory _site, then open http://localhost:8000"
 
 lint: .venv/maintainer
 	@echo "== lint"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell -D - -D tools/words.txt  # the second: words of ours that readers stumble over
-	$(BIN)/oxlint --deny-warnings docs
+	$(BIN)/oxlint --deny-warnings site
 	$(BIN)/shellcheck .ci/run 05_multinode/launch/*.sh 05_multinode/launch/*.sbatch
 
 test: lint
@@ -71,7 +73,7 @@ gpu: $(if $(GPU_PYTHON),,.venv/maintainer)
 	@echo "Please commit or send this folder: \"You have GPUs\" in CONTRIBUTING.md says how."
 
 clean:
-	rm -rf .venv site checkpoints runs .pytest_cache doctor/.pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv _site checkpoints runs .pytest_cache doctor/.pytest_cache .ruff_cache .hypothesis
 
 # .venv/reader and .venv/maintainer are stamps: if younger than the requirements, all is installed.
 TORCH ?= auto

@@ -38,11 +38,11 @@ NEEDS_HOSTS = pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.m
 
 
 def files(ending):
-    """The repository's files with this ending, without site/ and folders like .venv."""
+    """The repository's files with this ending, without _site/ and folders like .venv."""
     found = []
     for path in [*ROOT.glob(f"*{ending}"), *ROOT.glob(f"[!.]*/**/*{ending}")]:
         folders = path.relative_to(ROOT).parts[:-1]
-        if "site" not in folders[:1] and not any(name.startswith(".") for name in folders):
+        if "_site" not in folders[:1] and not any(name.startswith(".") for name in folders):
             found.append(path)
     return sorted(found)
 

@@ -81,7 +81,7 @@ def copy_of_the_repository(folder: Path) -> Path:
     def left_out(place: str, names: list[str]) -> set[str]:
         ignored = {name for name in names if name.startswith(".") or name == "__pycache__"}
         if Path(place) == ROOT:
-            ignored |= {"site", "data", "timings", "checkpoints", "runs"}
+            ignored |= {"_site", "data", "timings", "checkpoints", "runs"}
         return ignored
 
     return Path(shutil.copytree(ROOT, folder / "copy", ignore=left_out))

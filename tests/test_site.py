@@ -37,16 +37,14 @@ def site(tmp_path_factory):
     recipe = re.search(r"^site:.*\n((?:\t.*\n)+)", read("Makefile"), re.MULTILINE)[1]
     commands = [line for line in recipe.splitlines() if "echo" not in line]
     script = "\n".join(["set -e", *commands]).replace("$(BIN)", str(Path(sys.executable).parent))
-    script = script.replace("site/", f"{shared}/site/").replace(
-        f"docs/{shared}/site/", "docs/site/"
-    )
+    script = script.replace("_site", f"{shared}/_site")
     with FileLock(shared / "site.lock", timeout=580):
         if not printed.exists():
             how = {"cwd": ROOT, "env": os.environ | {"REPOSITORY_URL": ""}, "timeout": 550}
             result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, **how)
             printed.write_text(f"{result.returncode}\n{result.stdout}{result.stderr}")
     assert printed.read_text() == "0\n", "a warning"
-    return shared / "site/html"
+    return shared / "_site"
 
 
 def read(path):
@@ -327,7 +325,7 @@ def test_a_missing_page_below_the_top_folder_looks_like_a_page(chromium, tmp_pat
     built.mkdir()
     (source / "README.md").write_text("# Start\n\nWords.\n")
     with served(built) as address:
-        command = [sys.executable, "-m", "sphinx", "-q", "-c", ROOT / "docs/site", source, built]
+        command = [sys.executable, "-m", "sphinx", "-q", "-c", ROOT / "site", source, built]
         environment = os.environ | {"SITE_URL": f"{address}/", "REPOSITORY_URL": ""}
         subprocess.run(command, env=environment, capture_output=True, timeout=250, check=True)
         look_at(chromium, f"{address}/a/b/c.html")

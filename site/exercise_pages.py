@@ -11,7 +11,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx import addnodes
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 PAGE = re.compile(r"(exercises/(\d\d)_\w+)/(task|solution|other)")
 TITLES = {
     "solution": "Solution of exercise {}",

@@ -32,12 +32,12 @@ if SITE_URL:
 root_doc = "README"
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 source_suffix |= dict.fromkeys((".py", ".sh", ".sbatch", ".yaml"), "script")
-exclude_patterns = [".*", "doctor/.*", "tests", "notebooks/source", "docs/site"]
+exclude_patterns = [".*", "doctor/.*", "tests", "notebooks/source", "site"]
 # No page leads to these.
 exclude_patterns += ["notebooks/lesson", "notebooks/pictures"]
 exclude_patterns += ["exercises/*/hints.md"]
 # What make and pip leave.
-exclude_patterns += ["doctor/build", "site", "data", "timings", "checkpoints", "runs"]
+exclude_patterns += ["doctor/build", "_site", "data", "timings", "checkpoints", "runs"]
 templates_path = ["templates"]
 
 # Markdown and notebooks

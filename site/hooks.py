@@ -23,7 +23,7 @@ from sphinx.parsers import Parser
 from stamps import STAMP, blob
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parent
 NAVIGATION = yaml.safe_load((HERE / "navigation.yml").read_text(encoding="utf-8"))
 NAMES = names_of(NAVIGATION)
 STAGES = [page.removesuffix("/README") for page in NAVIGATION["README"]["Stages"].values()][:5]
