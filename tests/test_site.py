@@ -24,8 +24,8 @@ pytest.importorskip("sphinx_book_theme", reason="requirements/dev.txt has it for
 pytest.importorskip("pagefind", reason="requirements/dev.txt has it")
 SEARCHES = yaml.safe_load((ROOT / "tests/searches.yml").read_text(encoding="utf-8"))
 # Of how many searches the page is first, and among the first three. Measured: 26 and 27 of 30, 34
-# and 39 of 40, 25 and 37 of 40. A changed page may cost some.
-LEAST = {"chinese": (24, 25), "messages": (31, 37), "questions": (22, 34)}
+# and 40 of 40, 25 and 37 of 40. A changed page may cost some.
+LEAST = {"chinese": (24, 25), "messages": (31, 38), "questions": (22, 34)}
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ import { createInstance as createPagefind } from "../../pagefind/pagefind.js";
 const RANKING = { termSimilarity: 3 }; // the default is 1: a word counts more than words that begin with it
 const MOST_PAGES = 20;
 const RAREST = 5; // words, which choose the sections of a page
-const BETWEEN_WORDS = /[\s:;,'"`()[\]{}<>=/]+/;
+const SAYS_LITTLE = /^([A-Z][a-z]+)?(Error|Warning)$/; // such as "RuntimeError"
+const BETWEEN_WORDS = /[\s.:;,'"`()[\]{}<>=/]+/;
 
 export function createInstance(options) {
   const pagefind = createPagefind({ ...options, ranking: RANKING });
@@ -16,7 +17,8 @@ export function createInstance(options) {
 }
 
 async function search(pagefind, text, settings) {
-  const words = new Set(text?.split(BETWEEN_WORDS).filter((word) => /\p{L}{2}/u.test(word)));
+  const typed = text?.split(BETWEEN_WORDS).filter((word) => /\p{L}{2}/u.test(word)) ?? [];
+  const words = new Set(typed.filter((word) => !SAYS_LITTLE.test(word)));
   const whole = await pagefind.search(text, settings);
   if (words.size < 2) return whole;
   const searches = await Promise.all([...words].map((word) => pagefind.search(word, settings)));
@@ -34,13 +36,18 @@ async function search(pagefind, text, settings) {
   return { ...whole, results: best.slice(0, MOST_PAGES) };
 }
 
-/** The data of a page. Pagefind's dialog shows the sections that have most places with a word. */
+/** The data of a page. Pagefind's dialog shows the sections with the longest lists of places. Here such
+    a list is long if the section has many of the words, and rare ones. parts: rare words first. */
 async function withSections(parts) {
   const data = await Promise.all(parts.map((part) => part.data()));
   const sections = new Map();
-  for (const section of data.flatMap((one) => one.sub_results)) {
-    const before = sections.get(section.url)?.locations ?? [];
-    sections.set(section.url, { ...section, locations: [...before, ...section.locations] });
-  }
-  return { ...data[0], sub_results: [...sections.values()] };
+  data.forEach((page, number) => {
+    for (const section of page.sub_results) {
+      const before = sections.get(section.url) ?? { ...section, locations: [] };
+      before.locations.push(...Array(RAREST - number).fill(section.locations[0]));
+      sections.set(section.url, before);
+    }
+  });
+  const best = [...sections.values()].sort((a, b) => b.locations.length - a.locations.length);
+  return { ...data[0], sub_results: best };
 }
