@@ -1,5 +1,6 @@
 """benchmarks/at_scale.py: what it counts for a rank is what real ranks read, send and hold."""
 
+import re
 from argparse import Namespace
 
 import pytest
@@ -68,3 +69,19 @@ def test_the_largest_models_on_the_page():
         for ranks, figure in zip((64, 1024), row.split("|")[3:5]):
             parts = [size / ranks if i >= 3 - sharded else size for i, size in enumerate(whole)]
             assert float(figure.replace(",", "")) == pytest.approx(80 / sum(parts), rel=0.006)
+
+
+def test_what_communication_costs_on_the_page():
+    """The formula of docs/eight_gpus.md, with 335 million parameters and a backward of 100 ms."""
+    page = (ROOT / "docs/eight_gpus.md").read_text()
+    size, backward = 4 * 335e6, 0.1
+    after_the_first_bucket = backward * (1 - 2**20 / size)
+    costs = {}
+    for line in re.findall(r"^\| .* GB/s \| \d+ ms \| .*", page, re.MULTILINE):
+        algbw, milliseconds = re.search(r"\| (\d+) GB/s \| (\d+) ms", line).groups()
+        total = size / (float(algbw) * 1e9)
+        last = 25 * 2**20 / (float(algbw) * 1e9)
+        costs[algbw] = 1000 * max(last, total - after_the_first_bucket)
+        assert f"{1000 * total:.0f}" == milliseconds
+    assert f"{costs['170']:.1f}" == "0.2" and "0.2 ms" in page
+    assert f"{costs['5']:.0f}" == "168" and "168 ms" in page
