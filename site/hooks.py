@@ -260,11 +260,6 @@ def complete_page(app: Sphinx, page: str, template: str, context: dict, doctree)
     context["description"] = textwrap.shorten(text, 200, placeholder=" ...")
     if page.startswith("notebooks/"):
         app.add_js_file("guess_number.js", loading_method="defer")
-    # Sphinx's own highlighting marks each "use" and stays on for pages that nobody searched.
-    unwanted = "sphinx_highlight.js"
-    context["script_files"] = [
-        file for file in context["script_files"] if unwanted not in str(file.filename)
-    ]
 
 
 def scripts_of(app: Sphinx) -> set[str]:
