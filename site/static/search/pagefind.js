@@ -39,15 +39,18 @@ async function search(pagefind, text, settings) {
 /** The data of a page. Pagefind's dialog shows the sections with the longest lists of places. Here such
     a list is long if the section has many of the words, and rare ones. parts: rare words first. */
 async function withSections(parts) {
-  const data = await Promise.all(parts.map((part) => part.data()));
   const sections = new Map();
-  data.forEach((page, number) => {
-    for (const section of page.sub_results) {
-      const before = sections.get(section.url) ?? { ...section, locations: [] };
-      before.locations.push(...Array(RAREST - number).fill(section.locations[0]));
-      sections.set(section.url, before);
+  let rarest;
+  for (const [number, part] of parts.entries()) {
+    // One after the other: the data of a page are one object, which each word fills again.
+    const data = { ...(await part.data()) };
+    rarest ??= data;
+    for (const section of data.sub_results) {
+      const known = sections.get(section.url) ?? { ...section, locations: [] };
+      known.locations.push(...Array(RAREST - number).fill(section.locations[0]));
+      sections.set(section.url, known);
     }
-  });
+  }
   const best = [...sections.values()].sort((a, b) => b.locations.length - a.locations.length);
-  return { ...data[0], sub_results: best };
+  return { ...rarest, sub_results: best };
 }
