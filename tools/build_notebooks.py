@@ -12,12 +12,12 @@ Exit code 1 and a line on stderr for each thing that is wrong, 2 for a notebook 
 """
 
 import argparse
-import base64
 import os
 import re
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 
 import jupytext
@@ -26,15 +26,13 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, CellExecutionError, DeadKernelError
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # This file is started as a script.
+moving = import_module("notebooks.pictures.moving")
+svg = import_module("notebooks.pictures.svg")
 FOLDER = ROOT / "notebooks"
 MOST_BYTES = 400_000
 CELL_SECONDS = 600  # that one cell may take; none is written to take more than 60
 SOLUTION = re.compile(r"^<details>.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PICTURES = {  # that a stage's page shows, too: the cell of the notebook of that name
-    "01_baseline/step.png": "pictures.step_of_stage_1()",
-    "02_dp/moves.png": "pictures.moves()",
-    "04_ddp_torchrun/launchers.png": "pictures.spawn_and_torchrun()",
-}
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -71,20 +69,8 @@ def build(name: str) -> list[str]:
     wrong = run(book) or unfit(book)
     if not wrong:
         nbformat.write(book, FOLDER / f"{name}.ipynb", version=4)
-        for path, picture in pictures_of(book, name):
-            path.write_bytes(picture)
+        moving.draw_again(FOLDER / f"{name}.ipynb")
     return wrong
-
-
-def pictures_of(book: nbformat.NotebookNode, name: str) -> list[tuple[Path, bytes]]:
-    """The pictures of this notebook that stand on a stage's page, each with its path"""
-    outputs = {cell.source: cell.get("outputs") for cell in book.cells}
-    found = []
-    for path, source in PICTURES.items():
-        if Path(path).parts[0] == name:
-            output = outputs[source][0]
-            found.append((ROOT / path, base64.b64decode(output.data["image/png"])))
-    return found
 
 
 def compare(name: str) -> list[str]:
@@ -96,6 +82,10 @@ def compare(name: str) -> list[str]:
         return [*wrong, "source and notebook differ: make notebooks"]
     shown = {cell.id: texts(cell) for cell in stored.cells if "quote" in tags(cell)}
     wrong += run(fresh) or unfit(fresh)
+    for then, now in zip(moving.moving_pictures(stored), moving.moving_pictures(fresh)):
+        picture, data = svg.data_of(now["image/svg+xml"])
+        if not svg.same_data(data, svg.data_of(then["image/svg+xml"])[1]):
+            wrong.append(f"the data of the picture {picture} have changed: make notebooks")
     for cell in fresh.cells:
         if cell.id in shown and cell.outputs and texts(cell) != shown[cell.id]:
             wrong.append(f"{cell.id}: what it quotes has changed: make notebooks")

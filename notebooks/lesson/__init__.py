@@ -20,7 +20,7 @@ from IPython.core.error import UsageError
 
 from tools.processes import free_port
 
-from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, stack
+from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, show_moving, stack
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import digits, measured, medians, phases, ratio
 from .showing import guessed, show_code, show_diff, show_source, table

@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from notebooks.pictures.svg import words_of
 from records import PHASES
 from tools.pictures import GRAY, INK, png
 
@@ -52,6 +53,13 @@ def publish(picture: bytes, figure: Figure) -> None:
     data = {"image/png": base64.b64encode(picture).decode(), "text/plain": "\n".join(words)}
     shown = {"alt": words[0], "width": round(100 * WIDTH)}
     display(data, raw=True, metadata={"image/png": shown})
+
+
+def show_moving(svg: str) -> None:
+    """Put a picture that moves (an SVG file) under the cell, with its words as plain text."""
+    words = words_of(svg)
+    data = {"image/svg+xml": svg, "text/plain": "\n".join(words)}
+    display(data, raw=True, metadata={"image/svg+xml": {"alt": words[0]}})
 
 
 def words_in(figure: Figure) -> list[str]:

@@ -2,7 +2,17 @@
 
 from importlib import import_module
 
+from . import moving
+
 lesson = import_module("notebooks.lesson")
+
+
+def first_step(ranks: list[dict]) -> None:
+    """The first step with DDP: two gradients, their average, and equal weights."""
+    gradients = [rank["alone"][0][1] for rank in ranks]
+    weight, average = ranks[0]["together"][0]
+    after = ranks[0]["together"][1][0]
+    lesson.show_moving(moving.idea(weight, gradients, average, round(after, 5)))
 
 
 def alone_and_together(ranks: list[dict]) -> None:
@@ -26,38 +36,14 @@ def leaving(events: list[tuple[str, list[int]]]) -> list[tuple[int, list[int]]]:
     return [(kinds[:k].count("gradient"), parameters) for k, parameters in buckets]
 
 
-def buckets(axes, title: str, events: list[tuple[str, list[int]]], now: int) -> None:
-    """At moment `now`: the gradients that are ready, and the buckets that have left."""
-    last = 11
-    arrived = [parameters[0] for kind, parameters in events if kind == "gradient"]
-    for number, (ready, bucket) in enumerate(leaving(events)):
-        color, rows = lesson.RANKS[number], [arrived.index(index) for index in bucket]
-        there = [row for row in rows if row < now]
-        axes.plot([row + 1 for row in there], there, "s", color=color, markersize=5)
-        if ready <= now:
-            low, height = min(rows) - 0.45, len(rows) - 0.1
-            width = 13.9 - ready if now == last else now - ready + 0.4
-            axes.broken_barh([(ready + 0.6, width)], (low, height), color=color)
-            if now == last:
-                look = {"color": "wkw"[number], "ha": "center", "va": "center"}
-                axes.text(11.9, low + height / 2, number, weight="bold", **look)
-    axes.axvline(10.5, color=lesson.GRAY, linestyle=":")
-    axes.set(title=title, xlim=(0.3, 13.9), ylim=(9.7, -0.7), xticks=[1, 5, 10])
-    axes.set(ylabel="gradient of parameter")
-    axes.set_yticks(range(10), arrived)
-
-
-def bucket_film(third_pass: list) -> None:
-    """Four panels: moments of the third backward."""
-    title = "3rd backward, step by step: each bucket is sent when it is full"
-    moments = {"after 2 gradients": 2, "after 5": 5, "after 9": 9, "the end": 11}
-    with lesson.picture(title, height=3.1, ncols=4, sharey=True) as row:
-        for axes, (moment, now) in zip(row, moments.items()):
-            buckets(axes, moment, third_pass, now)
-            axes.set(xlabel="gradients ready")
-            axes.label_outer()
-        row[3].set_xticks([1, 5, 10.5], ["1", "5", "backward\nis over"])
-        row[3].set_xlabel("")  # The second line of its last tick is there.
+def bucket_film(events: list[tuple[str, list[int]]]) -> None:
+    """One backward pass: the gradients become ready, the buckets fill, and are all-reduced."""
+    order = [parameters[0] for kind, parameters in events if kind == "gradient"]
+    filled = [parameters for kind, parameters in events if kind == "bucket"]
+    in_order = []
+    for bucket in filled:
+        in_order.append(sorted(bucket, key=order.index))
+    lesson.show_moving(moving.buckets(order, in_order))
 
 
 def bucket_shares(cases: list, seen: list, sizes_of) -> list[list[int]]:

@@ -3,36 +3,14 @@
 import json
 from importlib import import_module
 
-from .shapes import arrow, bare, box
+from . import moving
 
 lesson = import_module("notebooks.lesson")
 
 
-def moves() -> None:
-    """Six panels: what travels between device 0 and the others in a step of DataParallel."""
-    panels = {
-        "1. replicate": ("out", "the model", "backward"),
-        "2. scatter": ("out", "images", "optimizer"),
-        "3. parallel apply": ("", "all compute", ""),
-        "4. gather": ("back", "outputs", "optimizer"),
-        "5. backward starts": ("out", "gradients\nof outputs", "optimizer"),
-        "6. add up": ("back", "gradients\nof weights", "backward"),
-    }
-    title = "Six moves of a step: without NCCL, all bytes pass through device 0"
-    with lesson.picture(title, height=4.6, nrows=2, ncols=3) as grid:
-        for axes, (move, (way, what, color)) in zip(grid.flat, panels.items()):
-            for device, (x, y) in enumerate([(3, 3), (0.7, 0.5), (3, 0.5), (5.3, 0.5)]):
-                box(axes, x, y, str(device), lesson.RANKS[device], width=1.6, height=1)
-                if not way:  # all of them compute
-                    color = lesson.RANKS[device]
-                    axes.patches[-1].set(fill=True, facecolor=color)
-                    axes.texts[-1].set(color="white" if color in lesson.DARK else "black")
-                elif device:
-                    ends = [(3 + (x - 3) * 0.3, 2.4), (x, 1.1)]
-                    start, end = ends if way == "out" else reversed(ends)
-                    arrow(axes, start, end, lesson.COLORS[color])
-            axes.text(4.1, 3, what, va="center")
-            bare(axes, (-0.3, 7.6), (-0.2, 3.8), move)
+def moves(shards: list) -> None:
+    """A step of DataParallel: what device 0 and the others send. shards: those of the images"""
+    lesson.show_moving(moving.copies([len(shard) for shard in shards]))
 
 
 def through_device_0(traffic: dict, ddp: list[float]) -> None:

@@ -4,31 +4,20 @@ import re
 from importlib import import_module
 
 import torch
-from matplotlib.patches import Rectangle
 
-from .shapes import bare, box
+from . import moving
 
 lesson = import_module("notebooks.lesson")
 
 
 def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
-    """A frame for each node, in it a box for each rank -> their numbers in torchrun's variables"""
+    """The nodes with their ranks, and a table -> for each rank, its numbers by variable"""
     names = [kind + name for name in ("RANK", "WORLD_SIZE") for kind in ("", "LOCAL_", "GROUP_")]
     numbers = [{name: int(values["environment"][name]) for name in names} for values in ranks]
-    title = "RANK is unique; LOCAL_RANK begins at 0 on every node"
-    width = 3.4
-    with lesson.picture(title, height=2.2) as axes:
-        for own in numbers:
-            node, local = own["GROUP_RANK"], own["LOCAL_RANK"]
-            x = 0.4 + node * (2 * width + 1.4) + (local + 0.5) * width
-            words = f"RANK={own['RANK']}\nLOCAL_RANK={local}\ncuda:{local}"
-            box(axes, x, 1.5, words, lesson.RANKS[own["RANK"]], width=width - 0.3, height=2.1)
-            if local == 0:
-                look = {"fill": False, "edgecolor": lesson.GRAY, "linewidth": 2, "linestyle": "--"}
-                corner = (x - width / 2 - 0.15, 0.2)
-                axes.add_patch(Rectangle(corner, 2 * width + 0.3, 3.4, **look))
-                axes.text(x - width / 2 + 0.1, 3.05, f"node {node}: GROUP_RANK={node}", va="center")
-        bare(axes, (0.1, 4 * width + 2.1), (0.1, 3.7))
+    drawn = []
+    for own in numbers:
+        drawn.append({name: own[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")})
+    lesson.show_moving(moving.nodes(drawn))
     lesson.table(
         ["variable", *(f"rank {k}" for k in range(4))],
         [[f"`{name}`", *(own[name] for own in numbers)] for name in names],

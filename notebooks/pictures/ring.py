@@ -4,9 +4,10 @@ import json
 import math
 from importlib import import_module
 
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from .shapes import arrow, bare, box
+from . import moving
 
 lesson = import_module("notebooks.lesson")
 from_scratch = import_module("05_multinode.from_scratch")
@@ -67,40 +68,13 @@ def three_algorithms() -> None:
             bare(axes, (0, 6), (0.2, 4.8), panel)
 
 
-def ring_steps(states: list[list]) -> None:
-    """A panel per step, and a key: rows are ranks, columns chunks; a thick frame has changed.
-
-    states: before the first step and after each step, the four numbers of each rank.
-    """
-    title = "Steps 1 to 3 add up (reduce-scatter), 4 to 6 copy (all-gather)"
-    with lesson.picture(title, height=4.2, nrows=2, ncols=4) as grid:
-        before = states[0]
-        for step, (axes, state) in enumerate(zip(grid.flat, states)):
-            for rank in range(4):
-                axes.text(-0.5, 3.45 - rank, rank, ha="center", va="center")
-                for k in range(4):
-                    edge = 3 if before[rank][k] != state[rank][k] else 0.8
-                    chunk(axes, k, 3 - rank, state[rank][k].item(), edge=edge)
-            bare(axes, (-0.9, 4.1), (-0.1, 4.1), f"step {step}" if step else "start")
-            before = state
-        key = grid.flat[len(states)]
-        chunk(key, 0, 2.4, 1011, size=1.5)
-        key.text(0, 2.2, "a chunk with ranks\n0, 1 and 3 in its sum", va="top")
-        for rank in range(4):
-            key.add_patch(Rectangle((rank, 0), 0.45, 0.45, fc=lesson.RANKS[rank]))
-            key.text(rank + 0.5, 0, rank)
-        bare(key, (-0.1, 4), (-0.1, 4))
-        for axes in grid.flat:
-            axes.set(aspect="equal")
-
-
-def chunk(axes, x, y, value, size=0.9, edge=0.8) -> None:
-    """A square of four stripes, lower left corner at x, y: of 1011 ranks 0, 1 and 3 are filled."""
-    for rank in range(4):
-        color = lesson.RANKS[rank] if value // 10**rank % 10 else "none"
-        stripe = Rectangle((x + rank * size / 4, y), size / 4, size, fc=color, lw=0)
-        axes.add_patch(stripe)
-    axes.add_patch(Rectangle((x, y), size, size, fill=False, ec=lesson.GRAY, lw=edge))
+def ring_steps() -> None:
+    """The chunks that travel around a ring of four ranks, step by step."""
+    of_ranks = [from_scratch.schedule(rank, 4) for rank in range(4)]
+    sends = []
+    for steps in zip(*of_ranks):
+        sends.append([step.send for step in steps])
+    lesson.show_moving(moving.ring(sends))
 
 
 def traffic(busiest: dict) -> None:
@@ -164,3 +138,24 @@ def in_words(size: int) -> str:
     if size == 116_136:
         return "ConvNet"
     return f"{size >> 20} Mi" if size >= 2**20 else f"{size >> 10} Ki"
+
+
+# ---------------------------------------------------------------- boxes and arrows
+
+
+def box(axes: Axes, x: float, y: float, text: str, color: str, width=3.0, height=1.6) -> None:
+    """A box with words in it, around a point."""
+    look = {"fill": False, "edgecolor": color, "linewidth": 2.5}
+    axes.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, **look))
+    axes.text(x, y, text, ha="center", va="center", fontsize=11.5)
+
+
+def arrow(axes: Axes, start: tuple, end: tuple, color=lesson.GRAY, style="-|>") -> None:
+    look = {"arrowstyle": style, "color": color, "linewidth": 2}
+    axes.annotate("", end, start, arrowprops=look, zorder=3)
+
+
+def bare(axes: Axes, width: tuple, height: tuple, title: str = "") -> None:
+    """No axes to be seen, only what is drawn on them: from and to so much in each direction."""
+    axes.set(xlim=width, ylim=height, title=title)
+    axes.set_axis_off()

@@ -4,10 +4,9 @@ from importlib import import_module
 
 import torch
 
-from .shapes import ORANGE, SKY
-
 lesson = import_module("notebooks.lesson")
 seeding = import_module("03_ddp_spawn.shards_and_seeds")
+ORANGE, SKY = "#D55E00", "#56B4E9"
 
 
 def padded(of_ranks: list[list[int]]) -> None:

@@ -4,28 +4,10 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from matplotlib.axes import Axes
-
-from .shapes import arrow, bare, box
+from . import moving
 
 lesson = import_module("notebooks.lesson")
 failures = import_module("notebooks.ranks.04_failures")
-
-
-def spawn_and_torchrun() -> None:
-    """Two panels: who starts whom."""
-    panels = [
-        ("mp.spawn calls a function", "train.py\n(the parent)", "worker({})"),
-        ("torchrun runs the script", "torchrun\n(the launcher)", "train.py\nRANK={}"),
-    ]
-    title = "mp.spawn starts a function, torchrun starts the whole script"
-    with lesson.picture(title, height=3, ncols=2) as grid:
-        for axes, (panel, parent, child) in zip(grid, panels):
-            box(axes, 1.7, 2.5, parent, lesson.GRAY, width=3.3)
-            for rank in (0, 1):
-                box(axes, 7.2, 4 - 3 * rank, child.format(rank), lesson.RANKS[rank])
-                arrow(axes, (3.5, 2.5), (5.6, 4 - 3 * rank))
-            bare(axes, (0, 9), (0, 5), panel)
 
 
 VARIABLES = {
@@ -56,21 +38,13 @@ def environment(environments: list[dict[str, str]]) -> None:
     lesson.table(["variable", "on ranks 0 and 1", "meaning"], rows, align="lll")
 
 
-def rendezvous() -> None:
-    """Three panels: how two ranks find each other."""
-    steps = ["1. know the store", "2. write and read", "3. connect"]
-    title = "Rendezvous: ranks exchange their addresses through the store"
-    with lesson.picture(title, height=3.1, ncols=3) as grid:
-        for number, (axes, step) in enumerate(zip(grid, steps)):
-            written = "\n0: port 5151\n1: port 6262" if number else ""
-            box(axes, 3, 4, f"store{written}", lesson.GRAY, width=3.6)
-            for rank in (0, 1):
-                box(axes, 1 + 4 * rank, 1, f"rank {rank}", lesson.RANKS[rank], width=1.9, height=1)
-                if number < 2:
-                    ends = (1 + 4 * rank, 1.6), (2.2 + 1.6 * rank, 3.1)
-                    arrow(axes, *ends, lesson.RANKS[rank], "<|-|>" if number else "-|>")
-            bare(axes, (-0.3, 6.3), (0.2, 5), step)
-        arrow(grid[2], (2, 1), (4, 1), style="<|-|>")
+def who_starts_whom(environments: list[dict[str, str]]) -> None:
+    """torchrun, the ranks that it starts, and the store in which they find each other."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    chosen = []
+    for environment in environments:
+        chosen.append({name: environment[name] for name in names})
+    lesson.show_moving(moving.launch(chosen))
 
 
 # ---------------------------------------------------------------- which rank failed first?
@@ -103,38 +77,11 @@ def named(run):
 
 
 def root_causes(runs: dict) -> None:
-    """Four panels: what happens in each case, and the rank that torchrun names."""
-    title = "torchrun names the first rank that ended with an error"
-    with lesson.picture(title, height=5, nrows=2, ncols=2) as grid:
-        for axes, (case, (rank, how)) in zip(grid.flat, failures.CASES.items()):
-            lanes(axes, rank, how, f"{case}: names rank {named(runs[case])}, cause is rank {rank}")
-
-
-def lanes(axes: Axes, failed: int, how: str, title: str) -> None:
-    """One panel: what two ranks do until the launcher sees one of them fail; not to scale.
-
-    failed, how: which rank fails, and how (ranks/04_failures.py).
-    """
-    other, late = 1 - failed, how in ("hangs", "exits early")
-    seen = {"hangs": 7, "exits early": 5.8}.get(how, 1.5)
-    mark = {"color": lesson.GRAY, "markersize": 11, "markeredgewidth": 3}
-    axes.barh(failed, 1, color=lesson.COLORS["forward"])
-    if how == "hangs":
-        axes.barh(failed, 6.6, color=lesson.COLORS["data"], left=1)
-    else:
-        axes.plot(1, failed, "o" if how == "exits early" else "x", **mark)
-    axes.barh(other, 3.5 if late else seen, color=lesson.COLORS["forward"])
-    if late:
-        middle = {"ha": "center", "va": "center"}
-        axes.text(1.75, other, "computes", color="black", **middle)
-        axes.barh(other, seen - 3.5, color=lesson.COLORS["exposed"], left=3.5)
-        axes.text((3.4 + seen) / 2, other, "waits", color="white", **middle)
-        axes.plot(seen, other, "x", **mark)
-    axes.axvline(seen, color=lesson.GRAY, linestyle=":")
-    axes.text(1.7, failed, how, va="center", color="black" if how == "hangs" else lesson.GRAY)
-    axes.set_title(title, loc="left")
-    axes.set(yticks=[0, 1], yticklabels=["rank 0", "rank 1"], ylim=(1.6, -0.6))
-    axes.set(xticks=[], xlim=(0, 8), xlabel="time, not to scale")
+    """What happens in each case, and the rank that torchrun names."""
+    cases = {}
+    for case, (failed, how) in failures.CASES.items():
+        cases[case] = [failed, how, named(runs[case])]
+    lesson.show_moving(moving.failures(cases))
 
 
 def stack(text):

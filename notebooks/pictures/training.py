@@ -5,6 +5,8 @@ from importlib import import_module
 
 import torch.nn.functional as F
 
+from . import moving
+
 lesson = import_module("notebooks.lesson")
 
 
@@ -37,18 +39,15 @@ def step_of_stage_1() -> None:
 
 
 def shard_gradients(shards, whole) -> None:
-    """Some numbers of each shard's gradient, of their average, and of the batch's."""
-    title = "The shards' gradients differ; their average is that of the batch"
-    at = range(200, 230)  # a few of the numbers
-    with lesson.picture(title, height=3.2) as axes:
-        for device, shard in enumerate(shards):
-            label = f"device {device}"
-            axes.plot(at, shard[200:230], "v^<>"[device], color=lesson.RANKS[device], label=label)
-        axes.plot(at, shards.mean(0)[200:230], lesson.GRAY, label="average of the four")
-        look = {"color": lesson.GRAY, "fillstyle": "none", "markersize": 10}
-        axes.plot(at, whole[200:230], "o", label="whole batch", **look)
-        axes.set(xlabel="index in the gradient", ylabel="value")
-        axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1))
+    """The first twelve numbers of the shards' gradients, their average, and those of the batch."""
+    numbers = slice(12)
+    of_shards = [rounded(shard[numbers]) for shard in shards]
+    lesson.show_moving(moving.average(of_shards, rounded(whole[numbers]), len(whole)))
+
+
+def rounded(values) -> list[float]:
+    """Digits beyond these are not seen in a picture."""
+    return [round(value, 5) for value in values.tolist()]
 
 
 def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
