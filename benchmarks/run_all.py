@@ -32,7 +32,7 @@ BLOCK = re.compile(r"<!-- measured -->\n\n```sh\n([^`]+)\n```\n\n```\n.*?```\n",
 RECORDS = "docs/timings/cpu-2-cores"
 COMPARE = "python compare.py --device cpu --world-size 2 --data data --repeat 3 --together"
 BEFORE = {  # by the name that --only knows: commands whose output no page shows as it is
-    "stages": f"rm -f {RECORDS}.jsonl; {COMPARE} --record {RECORDS}.jsonl",
+    "stages": f"rm -f {RECORDS}.jsonl; {COMPARE} --record {RECORDS}.jsonl; rm {RECORDS}.png",
     "loaders": "python -m benchmarks.loaders --data data",
     "threads": "python -m benchmarks.threads",
     "all_reduce_ways": "python -m benchmarks.all_reduce_ways",

@@ -159,7 +159,6 @@ def add_files(app: Sphinx, error: Exception | None) -> None:
         sitemap = f"{app.config.html_baseurl.rstrip('/')}/sitemap.xml"
         robots = f"User-agent: *\nAllow: /\nSitemap: {sitemap}\n"
         (app.outdir / "robots.txt").write_text(robots, encoding="utf-8")
-    shutil.copy(ROOT / "docs/step.png", app.outdir / "_static")
     # The theme brings its icons as fonts, and again as a script of 1.5 MB.
     (app.outdir / "_static/scripts/fontawesome.js").write_text("")
     # Without JavaScript nobody finds out what the reader's system likes: such a page is light.
