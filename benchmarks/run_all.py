@@ -27,7 +27,7 @@ import records
 from tools.processes import KEEP_MEMORY
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"<!-- measured -->\n\n```sh\n([^`]+)\n```\n\n```\n.*?```\n", re.DOTALL)
 RECORDS = "docs/timings/cpu-2-cores"
 COMPARE = "python compare.py --device cpu --world-size 2 --data data --repeat 3 --together"

@@ -8,6 +8,7 @@
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
 <!-- part PATH PATH -->    lines of that difference, in its order, with "..." between them, among
                            them all that have a number (# 1., # 1b., ...)
+<!-- lines PATH PATH -->   code of that difference, without comments; "..." stands for anything
 <!-- measured -->          a script of docs/examples/ is run; benchmarks/run_all.py measures it
 
 A PATH is relative to the page or to the repository's root.
@@ -110,6 +111,16 @@ def test_a_part_of_a_difference_has_every_number(page, paths, language, text):
         assert language == "diff" and part in rest, f"not there, or not in this order:\n{part}"
         rest = rest[rest.index(part) + len(part) :]
     assert numbers_of(text) == numbers_of(whole)
+
+
+@pytest.mark.parametrize(("page", "paths", "language", "text"), marked("lines"))
+def test_the_code_of_a_line_is_in_the_difference(page, paths, language, text):
+    before, after = (file_of(page, path).read_text() for path in paths.split())
+    for line in text.splitlines():
+        code = re.escape(line[1:].partition("  #")[0].rstrip()).replace(r"\.\.\.", ".*")
+        pattern = re.compile(rf"^{code}(  #.*)?$", re.MULTILINE)
+        assert bool(pattern.search(after)) == (line[0] == "+"), line
+        assert bool(pattern.search(before)) == (line[0] == "-"), line
 
 
 def numbers_of(lines):

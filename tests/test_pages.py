@@ -72,7 +72,20 @@ def scripts_in(command):
 def test_the_tables_are_those_of_the_committed_records():
     rows = records.together(ROWS)
     for table in (records.speed_table(rows), records.phase_table(rows)):
-        assert shows("README.md", table)
+        assert shows("docs/reading_timings.md", table)
+
+
+def test_the_start_page_has_the_figures_of_the_committed_records():
+    rows = [row for row in records.together(ROWS) if row[0]["amp"] == "off"]
+    text = read("README.md").partition("<!-- short table -->")[2].partition("\n```\n")[2]
+    lines = text.partition("\n```")[0].splitlines()[1:]
+    assert len(lines) == len(rows) == 3
+    for line, row in zip(lines, rows):
+        middle = records.medians(row)
+        faster = statistics.median(records.ratios(row, rows[0]))
+        cells = [f"{middle['images/s']:,.0f}", f"{faster:.2f}", f"{middle['step']:.2f}"]
+        name, *shown = line.removeprefix(records.name_of(row)).split()
+        assert [name, *shown] == [str(row[0]["world_size"]), *cells, f"{middle['accuracy']:.2%}"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -143,6 +156,6 @@ def test_facts_on_the_other_pages():
 def test_the_table_of_what_happens_without_each_change_has_its_rows():
     """A slow test of test_without.py runs some of them."""
     script = importlib.import_module("04_ddp_torchrun.without")
-    text = (ROOT / "README.md").read_text().partition("<!-- without -->")[2].partition("\n## ")[0]
+    text = read("04_ddp_torchrun/README.md").partition("<!-- without -->")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\d+[ab]?) \| (.*?) \|", text, re.MULTILINE)
     assert rows == list(script.TITLES.items())
