@@ -4,7 +4,7 @@
 
 The entry that explains a case names it ("Provoke on a GPU" on the pages of messages). The logs of a
 run on one NVIDIA H200 with PyTorch 2.11 are in doctor/tests/gpu_logs, with shortened paths, and
-tests/test_messages.py explains them.
+tests/test_messages.py looks for their entries.
 """
 
 import argparse

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, STAGES
 
 PAGES = ["README.md", *(f"{stage}/README.md" for stage in STAGES)]
-PAGES += [f"docs/{name}.md" for name in ("adapt", "doctor", "speed", "debugging", "explain")]
+PAGES += [f"docs/{name}.md" for name in ("adapt", "doctor", "speed", "debugging", "reading_a_log")]
 PAGES.append("exercises/README.md")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What is not run here, by words of the command, with the reason.
@@ -27,14 +27,14 @@ NOT_RUN = {
     "--rdzv-endpoint 127.0.0.1:29500": "it needs a second terminal: test_stages.py starts both",
     "run.log": "a log that the reader has",
     "rank0.log": "logs that the reader has",
-    "explain logs/": "logs that the reader has",
+    "log logs/": "logs that the reader has",
     "torchrun ... 2>&1": "the reader's own command",
     "judge_cases.py": "the corpus takes minutes: doctor/tests run a part of it",
     "check.py --": "the exercises have tests of their own",
     "docs/examples/ddp_complete.py": "test_docs.py runs it",
 }
 # Commands that end with exit code 1, because they show a mistake or a difference.
-FAIL = ("git diff", "doctor check", "doctor explain", "exercises/check.py")
+FAIL = ("git diff", "doctor check", "doctor log", "exercises/check.py")
 
 
 def commands_of(page):

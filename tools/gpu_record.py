@@ -52,7 +52,7 @@ def steps(gpus):
             "hang", "torchrun --standalone --nproc-per-node 2 tools/gpu_hang.py", 2, 2, True, traces
         ),
         Step("traces", "torchfrtrace --prefix rank_ {folder}/traces", 1, 2),
-        Step("explain", "python doctor explain {folder}/hang.log", 1, 2, True),
+        Step("log", "python doctor log {folder}/hang.log", 1, 2, True),
         Step("nccl2", f"{ranks} 04_ddp_torchrun/minimal.py --backend nccl2", 2, 2),
         Step("compile", f"{ranks} docs/examples/compile_ddp.py", 2),
         Step("messages", "python tests/provoke_gpu_messages.py {folder}/messages", 4),

@@ -1,6 +1,6 @@
-"""Write the table of messages that `ddp-doctor explain` reads, from the pages docs/messages*.md.
+"""Write the table of messages that `ddp-doctor log` reads, from the pages docs/messages*.md.
 
-python -m tools.messages_table            write doctor/ddp_doctor/messages.json
+python -m tools.messages_table            write doctor/ddp_doctor/log/messages.json
 python -m tools.messages_table --check    exit code 1 if the file is not in step with the pages
 """
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "doctor/ddp_doctor/messages.json"
+TABLE = ROOT / "doctor/ddp_doctor/log/messages.json"
 PAGES = "messages messages_hangs messages_training messages_devices".split()
 ROLES = "cause setup killed waited lost vague frame note".split()
 # Links to threads in parentheses, which are sources and not a part of the sentence.

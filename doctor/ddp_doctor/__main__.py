@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from . import TRIED, __version__
+from . import TRIED, __version__, log
 from .check import report
 from .check.findings import FINDINGS
 from .check.judges import diagnose
@@ -26,7 +26,7 @@ HELP = """The doctor for data-parallel PyTorch scripts: before, during and after
     ddp-doctor check torchrun --nproc-per-node 2 train.py    is it right? names mistakes by line
     ddp-doctor speed torchrun --nproc-per-node 2 train.py    why is it slow? names costs by line
     torchrun ... -m ddp_doctor preflight                     are these nodes ready for a job?
-    ddp-doctor explain run.log                               which rank failed first, and why?
+    ddp-doctor log run.log                                   what did the ranks print on a failure?
 
 ddp-doctor VERB --help says more, and ddp-doctor --version which versions of PyTorch were tried.
 """
@@ -74,14 +74,14 @@ the script, it compares the nodes, and measures an all-reduce between them:
 Rank 0 prints a line for each check. busbw is the bus bandwidth as nccl-tests counts it. The exit
 code is 0 if all pass, 1 if one has failed, and 2 for bad input.
 """
-EXPLAIN = """What do a failed run's logs say: which rank failed first, why, what to do next?
+LOG = """What do a run's logs say of errors, waiting ranks and its end? An excerpt, no judgement.
 
-    ddp-doctor explain run.log                one log of all ranks
-    ddp-doctor explain rank0.log rank1.log    all logs of one run
-    ddp-doctor explain logs/                  a folder of torchrun's --log-dir
-    torchrun ... 2>&1 | ddp-doctor explain    standard input
+    ddp-doctor log run.log                one log of all ranks
+    ddp-doctor log rank0.log rank1.log    all logs of one run
+    ddp-doctor log logs/                  a folder of torchrun's --log-dir
+    torchrun ... 2>&1 | ddp-doctor log    standard input
 
-The exit code is 0 without a failure, 1 if the cause is named, and 2 if it is not.
+The exit code is 0 if nothing looks like an error, 1 if something does, and 2 for bad input.
 """
 NEEDED = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT".split()
 
@@ -257,22 +257,22 @@ def preflight(words):
     return nodes.main(args)
 
 
-# ------------------------------------------------------------------ explain
+# ------------------------------------------------------------------ log
 
 
-def explain_logs(words):
+def read_logs(words):
     style = argparse.RawDescriptionHelpFormatter
-    parser = Parser("ddp-doctor explain", description=EXPLAIN, formatter_class=style)
+    parser = Parser("ddp-doctor log", description=LOG, formatter_class=style)
     parser.add_argument("files", nargs="*", metavar="FILE", help="a log, a folder of logs, or -")
-    parser.add_argument("--json", metavar="FILE", help="write everything to this file, too")
+    parser.add_argument("--json", metavar="FILE", help="write all facts to this file, too")
     args = parser.parse_args(words)
     for path in args.files:
         if path != "-" and not os.path.exists(path):
             parser.error(f"{path}: there is no such file")
-    from .explain import words as explain  # its table of messages is read only for this verb
-
     try:
-        return explain.run(args.files, args.json)
+        return log.run(args.files, args.json)
+    except log.NoText:
+        parser.error("there is no text in these files")
     except BrokenPipeError:  # whoever read the output has enough, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -281,7 +281,7 @@ def explain_logs(words):
 
 
 # A verb gets the words after it, and returns the exit code.
-VERBS = {"check": check, "speed": time_steps, "preflight": preflight, "explain": explain_logs}
+VERBS = {"check": check, "speed": time_steps, "preflight": preflight, "log": read_logs}
 
 if __name__ == "__main__":
     sys.exit(main())

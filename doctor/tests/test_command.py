@@ -37,7 +37,7 @@ def one_line(done, words):
 def test_help_fits_on_a_screen(user):
     done = user.doctor("--help")
     assert done.returncode == 0
-    for verb in ("check", "speed", "preflight", "explain"):
+    for verb in ("check", "speed", "preflight", "log"):
         assert f" {verb} " in done.stdout
         text = user.doctor(f"{verb} --help").stdout
         assert text.count("\n") < 40 and f"ddp-doctor {verb}" in text
@@ -67,7 +67,7 @@ def test_a_command_without_a_verb_is_answered_with_the_one_that_was_meant(user, 
         ("speed --limit soon python x.py", "argument --limit"),
         ("preflight --timeout 0", "from 1 to 600"),
         ("preflight --min-busbw 5", "start it with torchrun: RANK, WORLD_SIZE"),
-        ("explain no-such-file", "no-such-file: there is no such file"),
+        ("log no-such-file", "no-such-file: there is no such file"),
     ],
 )
 def test_bad_input_gives_one_line(user, line, words):

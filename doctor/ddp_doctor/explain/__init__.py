@@ -1,1 +1,0 @@
-"""The verb `explain`: what the logs of a failed run say."""
