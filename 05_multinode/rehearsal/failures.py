@@ -273,7 +273,7 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     add("--json", type=Path, help="file for the results")
-    add("--logs", type=Path, help="folder for the output of each node, as for ddp-doctor explain")
+    add("--logs", type=Path, help="folder for the output of each node, as for ddp-doctor log")
     add("--net", default="failures", help="name of the set of nodes")
     args = parser.parse_args()
     args.cases = args.cases or list(CASES)

@@ -1,9 +1,9 @@
 """A run that fails: rank 1 reads a broken sample, and rank 0 waits for rank 1 in backward.
 
     torchrun --standalone --nproc-per-node 2 docs/examples/one_rank_fails.py 2>&1 |
-        python -m doctor explain
+        python -m doctor log
 
-docs/explain.md shows what the second command says.
+docs/reading_a_log.md shows what the second command says.
 """
 
 import torch
