@@ -40,9 +40,9 @@ from torchvision import datasets
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # PYTHONSAFEPATH omits it
 
-import records
-from records import PHASES, SETTINGS, STAGES
-from tools import draw_digits, pictures, processes
+from lib import pictures, processes, records
+from lib.records import PHASES, SETTINGS, STAGES
+from tools import draw_digits
 
 ROOT = Path(__file__).resolve().parent
 DRAWN = Path("data", "drawn")  # the folder of synthetic digits, if MNIST cannot be downloaded

@@ -9,7 +9,7 @@ scripts train on the first 9,600 images of MNIST and test on 1,000, on the CPU. 
 without data, and its download is a copy of these images.
 
 Most omissions do not show in the output. So each script runs under the doctor of this repository
-(docs/doctor.md), which compares what the ranks do and does not change the result. A few omissions
+(docs/doctor/check.md), which compares what the ranks do, and changes no result. A few omissions
 change nothing here, but would with dropout or on GPUs. The reason below each run says so.
 """
 
@@ -163,7 +163,7 @@ def run_numbers(numbers, folder):
         print("| --- | --- | --- | --- |")
         print("\n".join(rows))
     else:
-        print("docs/adapt.md explains the changes one by one.")
+        print("docs/your_script/adapt.md explains the changes one by one.")
 
 
 # Make the script without a change.

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
+import torch.distributed.nn  # before there is a process group (docs/your_script/backends.md)
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F

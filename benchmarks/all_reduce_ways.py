@@ -20,7 +20,7 @@ import torch.distributed as dist
 from tabulate import tabulate
 
 from benchmarks import common
-from tools import processes
+from lib import processes
 
 from_scratch = importlib.import_module("05_multinode.from_scratch")
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")

@@ -2,7 +2,7 @@
 
 The model is made on the device "meta", whose tensors have a shape and no memory. Sampler and Adam
 are PyTorch's own. Buckets are filled as in stage 3's from_scratch.py. Tests compare what is counted
-with real ranks. docs/at_scale.md explains the output.
+with real ranks. docs/speed/at_scale.md explains the output.
 
     python -m benchmarks.at_scale
     python -m benchmarks.at_scale --model vit_l_16 --ranks 64 --rank 63 --batch 512

@@ -28,7 +28,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from tools.processes import KEEP_MEMORY, device_name, exit_on_signals
+from lib.processes import KEEP_MEMORY, device_name, exit_on_signals
 
 stage1 = importlib.import_module("01_baseline.train")
 stage3 = importlib.import_module("03_ddp_spawn.train")

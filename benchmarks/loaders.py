@@ -23,8 +23,8 @@ from tabulate import tabulate
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 from torchvision import datasets, transforms
 
-import records
 from benchmarks import common
+from lib import records
 
 stage1 = importlib.import_module("01_baseline.train")
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
-import records
-from tools.processes import KEEP_MEMORY
+from lib import records
+from lib.processes import KEEP_MEMORY
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,8 +14,8 @@ import statistics
 import torch
 import torch.distributed as dist
 
-import records
 from benchmarks import common
+from lib import records
 
 RANKS = (1, 2, 4)
 AS_EVER = {"batch": 240, "width": 1}

@@ -117,10 +117,10 @@ class ScriptParser(Parser):
 
 def home_of(script: Path) -> str:
     """The page that a script belongs to: of an example the one that names it, else a README."""
-    if script.parent.as_posix() == "docs/examples":
-        for page in sorted(ROOT.glob("docs/*.md")):
+    if script.parent.name == "examples":
+        for page in sorted((ROOT / script.parent.parent).glob("*.md")):
             if f"examples/{script.name}" in page.read_text(encoding="utf-8"):
-                return f"docs/{page.stem}"
+                return (script.parent.parent / page.stem).as_posix()
     folder = next(folder for folder in script.parents if (ROOT / folder / "README.md").exists())
     return (folder / "README").as_posix()
 
@@ -206,7 +206,7 @@ def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def show_messages(app: Sphinx, docname: str, source: list[str]) -> None:
     """Blocks of messages are plain text, without what only tools/messages_table.py reads."""
-    if docname.startswith("docs/messages"):
+    if docname.startswith("docs/failures/messages/"):
         source[0] = re.sub(r"^```messages .*$", "```output", source[0], flags=re.MULTILINE)
         source[0] = re.sub(CONDITIONS, "", source[0], flags=re.MULTILINE)
         source[0] = re.sub(ABOUT_CONDITIONS, "", source[0], flags=re.MULTILINE)

@@ -18,9 +18,9 @@ import pytest
 from browser import chromium  # noqa: F401 (a fixture)
 from filelock import FileLock
 
-from tools import processes
+from lib import processes
+from lib.processes import Result, free_port  # noqa: F401 (for the tests)
 from tools.draw_digits import draw_data_set
-from tools.processes import Result, free_port  # noqa: F401 (for the tests)
 
 # Several tests run at the same time, most of them on several ranks: a core has enough to do.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -78,7 +78,7 @@ class Reader:
 
     def __init__(self, folder, data):
         self.folder = folder
-        for name in (*STAGES, "benchmarks", "docs", "doctor", "tools", "compare.py", "records.py"):
+        for name in (*STAGES, "benchmarks", "docs", "doctor", "lib", "tools", "compare.py"):
             (folder / name).symlink_to(ROOT / name)
         bin_folder = Path(sys.executable).parent  # python and torchrun are those of the tests
         self.env = os.environ | {

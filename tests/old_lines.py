@@ -1,4 +1,5 @@
-"""The old lines on docs/coming_from.md, and what each of them does with the PyTorch that is here.
+"""The old lines on docs/your_script/coming_from.md, and what each of them does with the PyTorch
+that is here.
 
 test_coming_from.py compares what a case warns, raises and prints with the row of its old line.
 """
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from tools.processes import free_port
+from lib.processes import free_port
 
 HERE = {}  # old line -> a function that needs no process group
 ON_RANKS = {}  # old line -> a function that is called on two ranks

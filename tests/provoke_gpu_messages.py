@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tools import processes
+from lib import processes
 
 LONGEST = 100  # seconds that a case may take; most take ten
 AT_A_TIME = 4

@@ -1,4 +1,5 @@
-"""Provoke the messages and symptoms on docs/messages.md: a few lines each, on CPUs, with gloo.
+"""Provoke the messages and symptoms on docs/failures/messages/launch.md: a few lines each, on CPUs,
+with gloo.
 
     python tests/provoke_messages.py                  print the names
     python tests/provoke_messages.py unused_parameter crossed_all_reduces
@@ -29,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tools.processes import free_port
+from lib.processes import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = {}  # name -> (function, number of ranks or 0 without a process group, seconds of timeout)

@@ -62,7 +62,7 @@ def test_a_rank_reads_what_the_sampler_of_the_stages_gives_it():
 
 def test_the_largest_models_on_the_page():
     """80 GB over the bytes per parameter, counted for 1,024 of them."""
-    page = (ROOT / "docs/at_scale.md").read_text()
+    page = (ROOT / "docs/speed/at_scale.md").read_text()
     whole = [size / 1024 for size in at_scale.held([[1024]])]
     for way, sharded in {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "ZeRO-3": 3}.items():
         (row,) = [line for line in page.splitlines() if line.startswith(f"| {way}")]
@@ -72,8 +72,8 @@ def test_the_largest_models_on_the_page():
 
 
 def test_what_communication_costs_on_the_page():
-    """The formula of docs/eight_gpus.md, with 335 million parameters and a backward of 100 ms."""
-    page = (ROOT / "docs/eight_gpus.md").read_text()
+    """The formula of docs/speed/eight_gpus.md, for 335 million parameters and 100 ms."""
+    page = (ROOT / "docs/speed/eight_gpus.md").read_text()
     size, backward = 4 * 335e6, 0.1
     after_the_first_bucket = backward * (1 - 2**20 / size)
     costs = {}

@@ -67,7 +67,7 @@ SHORT = {  # flags with which it takes seconds
     "loaders": "--data {data} --rounds 1",
 }
 RESULTS = ROOT / "benchmarks/results"
-# Notebooks show these; docs/batch_size_and_learning_rate.md has the last one's in its own form.
+# Notebooks show these. A page (batch_size_and_learning_rate.md) has the last one's in its own form.
 ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads", "batch_size", "overlap"}
 
 

@@ -18,7 +18,7 @@ from conftest import ROOT, wait_for
 
 from exercises import check, exercise, ranks, verdict
 from exercises.exercise import all_exercises, remember
-from tools import processes
+from lib import processes
 
 EXERCISE = exercise.find("crossed_collectives")
 SOLUTION = EXERCISE.solution

@@ -1,4 +1,4 @@
-"""docs/coming_from.md: each old line that can run on a CPU does what its row says."""
+"""docs/your_script/coming_from.md: each old line that can run on a CPU does what its row says."""
 
 import os
 import re
@@ -12,9 +12,9 @@ import torch
 from conftest import ROOT
 
 from benchmarks import common
-from tools.processes import free_port
+from lib.processes import free_port
 
-PAGE = (ROOT / "docs/coming_from.md").read_text()
+PAGE = (ROOT / "docs/your_script/coming_from.md").read_text()
 CASES = [*old_lines.HERE, *old_lines.ON_RANKS, *old_lines.COMMANDS]
 
 

@@ -14,7 +14,8 @@ import pytest
 from conftest import ROOT, STAGES
 
 PAGES = ["README.md", *(f"{stage}/README.md" for stage in STAGES)]
-PAGES += [f"docs/{name}.md" for name in ("adapt", "doctor", "speed", "debugging", "reading_a_log")]
+PAGES += ["docs/your_script/adapt.md", "docs/doctor/check.md", "docs/doctor/speed.md"]
+PAGES += ["docs/failures/debugging.md", "docs/failures/reading_a_log.md"]
 PAGES.append("exercises/README.md")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What is not run here, by words of the command, with the reason.
@@ -31,7 +32,7 @@ NOT_RUN = {
     "torchrun ... 2>&1": "the reader's own command",
     "judge_cases.py": "the corpus takes minutes: doctor/tests run a part of it",
     "check.py --": "the exercises have tests of their own",
-    "docs/examples/ddp_complete.py": "test_docs.py runs it",
+    "docs/your_script/examples/ddp_complete.py": "test_docs.py runs it",
 }
 # Commands that end with exit code 1, because they show a mistake or a difference.
 FAIL = ("git diff", "doctor check", "doctor log", "exercises/check.py")

@@ -11,8 +11,7 @@ import pytest
 from conftest import LINUX, NO_NETWORK, wait_for, wait_for_line
 
 import compare
-import records
-from tools import processes
+from lib import processes, records
 
 PHASES = {"data": 0.5, "forward": 3.0, "backward": 6.0, "optimizer": 0.5}  # seconds of an epoch
 

@@ -1,4 +1,5 @@
-"""The statements on docs/corrections.md: what no other script or test shows is computed here."""
+"""The statements on docs/reference/corrections.md: what no other script or test shows is computed
+here."""
 
 import random
 import re
@@ -15,11 +16,11 @@ from provoke_messages import CASES
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-import records
 from benchmarks import run_all
 from benchmarks.common import on_ranks
+from lib import records
 
-PAGE = (ROOT / "docs/corrections.md").read_text()
+PAGE = (ROOT / "docs/reference/corrections.md").read_text()
 
 
 # ---------------------------------------------------------------- what two ranks do

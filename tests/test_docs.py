@@ -9,7 +9,7 @@
 <!-- part PATH PATH -->    lines of that difference, in its order, with "..." between them, among
                            them all that have a number (# 1., # 1b., ...)
 <!-- lines PATH PATH -->   code of that difference, without comments; "..." stands for anything
-<!-- measured -->          a script of docs/examples/ is run; benchmarks/run_all.py measures it
+<!-- measured -->          a script of an examples/ folder is run; benchmarks/run_all.py measures it
 
 A PATH is relative to the page or to the repository's root.
 """
@@ -25,9 +25,9 @@ import pytest
 import torch
 from conftest import ROOT, STAGES, free_port
 
-EXAMPLES = ROOT / "docs/examples"
+EXAMPLES = sorted(ROOT.glob("docs/*/examples/*.py"))
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
-PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NUMBER = re.compile(r"# \d+[a-z]?\. ")
 MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
@@ -184,7 +184,7 @@ def test_two_ranks_of_the_adapted_script_train_the_weights_of_one(reader):
     assert script != plain
 
 
-STARTED = [path for path in EXAMPLES.glob("*.py") if "start it with torchrun" in path.read_text()]
+STARTED = [path for path in EXAMPLES if "start it with torchrun" in path.read_text()]
 
 
 @pytest.mark.parametrize("script", STARTED)
@@ -199,7 +199,7 @@ def test_a_script_to_copy_says_how_it_is_started(called, monkeypatch, script):
 
 
 def test_figures_of_the_timings_page():
-    page = " ".join((ROOT / "docs/reading_timings.md").read_text().split())
+    page = " ".join((ROOT / "docs/speed/reading_timings.md").read_text().split())
     for batch in (120, 240):
         measured = json.loads((ROOT / f"benchmarks/results/limit-{batch}.json").read_text())
         versions = measured["versions"]
@@ -209,8 +209,9 @@ def test_figures_of_the_timings_page():
         assert re.search(rf"{part:.2f} (of that speed )?with {batch}", page)
 
 
-def test_every_page_of_docs_is_in_the_index():
-    index = (ROOT / "docs/README.md").read_text()
-    for page in (ROOT / "docs").glob("*.md"):
+def test_every_page_of_docs_is_in_the_index_of_its_folder():
+    for page in (ROOT / "docs").glob("*/**/*.md"):
+        index = ROOT / "docs" / page.relative_to(ROOT / "docs").parts[0] / "README.md"
+        link = page.relative_to(index.parent).as_posix()
         own = page.name == "README.md" or page.stem.endswith(".zh")
-        assert own or f"]({page.name}" in index, page.name
+        assert own or f"]({link}" in index.read_text(), page

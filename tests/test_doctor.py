@@ -1,6 +1,7 @@
 """The doctor on our exercises and stages. Its own tests are in doctor/tests."""
 
 import json
+import os
 import re
 
 import pytest
@@ -67,19 +68,19 @@ def keys(said, severity=None):
 def test_the_page_has_every_finding_and_links_to_its_page_and_exercise(reader):
     listed = reader.run(f"python '{ROOT}/doctor' check --list").out
     texts = listed.strip().split("\n\n")
-    page = (ROOT / "docs/doctor.md").read_text()
+    page = (ROOT / "docs/doctor/check.md").read_text()
     rows = dict(re.findall(r"^\| `([\w-]+)` (.*)", page, re.MULTILINE))
     found = {}
     for text in texts:
-        key, *words = text.split()
-        found[key] = re.search(r"See (\S+?)(?:, exercise (\d\d))?$", " ".join(words)).groups()
+        key = text.split()[0]
+        found[key] = re.search(r"See (.+?)(?:, exercise (\d\d))?$", text).groups()
     assert list(found) and sorted(rows) == sorted(found)
     for key, (there, exercise) in found.items():
         path, _, anchor = there.removeprefix(f"{ROOT}/").partition("#")
         assert (ROOT / path).exists(), path
-        link = path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
+        link = os.path.relpath(path, "docs/doctor")
         assert f"({link}{'#' if anchor else ''}{anchor})" in rows[key], key
-        linked = re.search(r"\[(\d\d)\]\(\.\./exercises/(\d\d)_\w+/task\.py\)", rows[key])
+        linked = re.search(r"\[(\d\d)\]\((?:\.\./){2}exercises/(\d\d)_\w+/task\.py\)", rows[key])
         assert (linked and linked[1]) == exercise, key
     numbers = {number for _, number in found.values() if number}
     assert numbers == {EXERCISES[name].number for name in KEYS}
@@ -121,7 +122,9 @@ def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_
         assert said["command"]["end"] == "hang" and keys(said, "wrong") == {key}
         assert "rank 0 waits in forward" in found["seen"]
     if name == "padded_accuracy":  # whose output is on the page; the ranks print in either order
-        shown = re.search(r"```text\n.*?\n\n(.*?)```", (ROOT / "docs/doctor.md").read_text(), re.S)
+        shown = re.search(
+            r"```text\n.*?\n\n(.*?)```", (ROOT / "docs/doctor/check.md").read_text(), re.S
+        )
         assert shown[1] in result.out.replace(f"{ROOT}/", "")
     file = tmp_path / exercise.file.name
     file.write_text(exercise.solution)

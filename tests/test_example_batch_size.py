@@ -1,4 +1,4 @@
-"""docs/examples/batch_size.py, and the figures that its page shows."""
+"""docs/training/examples/batch_size.py, and the figures that its page shows."""
 
 import importlib
 import json
@@ -10,12 +10,12 @@ import torch
 from conftest import ROOT
 from torch.nn.parallel import DistributedDataParallel
 
-import records
 from benchmarks import common, run_all
+from lib import records
 
-example = importlib.import_module("docs.examples.batch_size")
+example = importlib.import_module("docs.training.examples.batch_size")
 
-PAGE = ROOT / "docs/batch_size_and_learning_rate.md"
+PAGE = ROOT / "docs/training/batch_size_and_learning_rate.md"
 RESULTS = json.loads((ROOT / "benchmarks/results/batch_size.json").read_text())
 
 

@@ -1,4 +1,5 @@
-"""docs/checkpoints.md beyond what its scripts print: test_docs.py runs and compares that."""
+"""docs/training/checkpoints.md beyond what its scripts print: test_docs.py runs and compares
+that."""
 
 import argparse
 import io
@@ -14,7 +15,7 @@ from conftest import ROOT
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-PAGE = (ROOT / "docs/checkpoints.md").read_text()
+PAGE = (ROOT / "docs/training/checkpoints.md").read_text()
 
 
 @pytest.mark.parametrize(

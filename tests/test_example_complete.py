@@ -1,4 +1,5 @@
-"""docs/examples/ddp_complete.py: exact counts, and a killed run that ends as an undisturbed one."""
+"""docs/your_script/examples/ddp_complete.py: exact counts, and a killed run that ends as an
+undisturbed one."""
 
 import os
 import signal
@@ -7,7 +8,7 @@ import pytest
 import torch
 from conftest import LINUX, TEST_IMAGES, family, wait_for
 
-SCRIPT = "docs/examples/ddp_complete.py --epochs 3 --batch-size 48 --workers 1"
+SCRIPT = "docs/your_script/examples/ddp_complete.py --epochs 3 --batch-size 48 --workers 1"
 TORCHRUN = "torchrun --standalone --nproc-per-node"
 pytestmark = pytest.mark.slow
 

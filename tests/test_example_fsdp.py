@@ -1,4 +1,4 @@
-"""docs/fsdp.md beyond what its scripts print: test_docs.py runs and compares that."""
+"""docs/training/fsdp.md beyond what its scripts print: test_docs.py runs and compares that."""
 
 import importlib
 import re
@@ -15,7 +15,7 @@ from torch.profiler import profile
 from benchmarks import common
 
 pytestmark = pytest.mark.slow
-SCRIPT = "docs/examples/fsdp.py"
+SCRIPT = "docs/training/examples/fsdp.py"
 
 
 def run(reader, ranks, flags):
@@ -32,7 +32,7 @@ def test_a_checkpoint_loads_on_one_and_three_ranks_and_in_a_single_process(reade
         assert run(reader, ranks, "--load checkpoints/fsdp") < 1e-5
     folder = reader.folder / "checkpoints/fsdp"
     weights = torch.load(folder / "model.pt", weights_only=True)
-    importlib.import_module("docs.examples.fsdp").network("cpu").load_state_dict(weights)
+    importlib.import_module("docs.training.examples.fsdp").network("cpu").load_state_dict(weights)
     dcp_to_torch_save(folder, tmp_path / "whole.pt")
     converted = torch.load(tmp_path / "whole.pt", weights_only=True)["model"]
     assert all(torch.equal(tensor, converted[name]) for name, tensor in weights.items())
@@ -82,7 +82,7 @@ def wrapped_in_other_ways():
     whole = torch.cat([p.grad.full_tensor().flatten() for p in layer.parameters()]).norm()
     too_early.step()
     trains = not torch.equal(layer.weight.to_local(), before)
-    model, _ = importlib.import_module("docs.examples.fsdp").sharded("cpu")
+    model, _ = importlib.import_module("docs.training.examples.fsdp").sharded("cpu")
     units = sum(isinstance(module, FSDPModule) for module in model.modules())
     return torch.allclose(norm, whole), trains, units
 

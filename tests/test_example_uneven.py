@@ -1,4 +1,5 @@
-"""docs/uneven_inputs.md beyond what its script prints: test_docs.py runs and compares that."""
+"""docs/training/uneven_inputs.md beyond what its script prints: test_docs.py runs and compares
+that."""
 
 import importlib
 import math
@@ -18,11 +19,13 @@ from benchmarks import common
 pytestmark = pytest.mark.slow
 
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
-PAGE = (ROOT / "docs/uneven_inputs.md").read_text()
+PAGE = (ROOT / "docs/training/uneven_inputs.md").read_text()
 
 
 def test_a_collective_of_ones_own_under_join_aborts(reader):
-    result = reader.run(f"{TORCHRUN} docs/examples/uneven.py --way 'join, all_reduce'", timeout=170)
+    result = reader.run(
+        f"{TORCHRUN} docs/training/examples/uneven.py --way 'join, all_reduce'", timeout=170
+    )
     assert result.code == 1 and "collective mismatch in your code?" in result.err, result
 
 
@@ -61,7 +64,7 @@ def test_the_table_of_the_sampler(ranks, drop_last):
     ("ranks", "workers", "batches"), [(2, 2, [12, 11]), (3, 2, [8, 8, 8]), (2, 0, [11, 10])]
 )
 def test_the_shards_of_the_stream(monkeypatch, ranks, workers, batches):
-    stream = importlib.import_module("docs.examples.uneven").Stream()
+    stream = importlib.import_module("docs.training.examples.uneven").Stream()
     seen, counts = [], []
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     for rank in range(ranks):

@@ -1,4 +1,4 @@
-"""What pages say of docs/examples/ beyond what these print: test_docs.py runs and compares that."""
+"""What pages say of their examples beyond what these print: test_docs.py compares that."""
 
 import importlib
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a process group: docs/backends.md says why
+import torch.distributed.nn  # before there is a process group (docs/your_script/backends.md)
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -17,8 +17,8 @@ from benchmarks import common
 pytestmark = pytest.mark.slow
 
 
-def example(name):
-    return importlib.import_module(f"docs.examples.{name}")
+def example(folder, name):
+    return importlib.import_module(f"docs.{folder}.examples.{name}")
 
 
 # ---------------------------------------------------------------- gradient_accumulation.md
@@ -27,7 +27,7 @@ def example(name):
 def gradient_of_unequally_many_micro_batches():
     """On a rank: three micro-batches on rank 0, one on rank 1 -> how far the gradient and the
     loss to print are from those of one process."""
-    script = example("loss_normalization")
+    script = example("training", "loss_normalization")
     tokens = [40, 8, 3], [6]
     data = [script.draw(rank, own) for rank, own in enumerate(tokens)]
     model = nn.Embedding(script.WORDS, script.WORDS).double()
@@ -51,7 +51,7 @@ def gradients_of_episodes():
     """On a rank: of all three episodes; by DDP, with one of them on rank 0 and two on rank 1."""
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
-    script, model = example("reinforce"), nn.Linear(4, 1)
+    script, model = example("training", "reinforce"), nn.Linear(4, 1)
     episodes = [script.play(model, common.CPU) for _ in range(3)]
     own = episodes[:1] if dist.get_rank() == 0 else episodes[1:]
     found = []
@@ -81,7 +81,7 @@ def one_rank():
 @pytest.fixture
 def compiling(one_rank):
     torch._dynamo.reset()
-    yield example("compile_ddp")
+    yield example("training", "compile_ddp")
     torch._dynamo.reset()
 
 
@@ -216,7 +216,7 @@ def test_what_the_compression_hooks_send_and_lose(one_rank, monkeypatch):
 
 
 def test_the_model_is_that_of_the_stages_and_its_activations_those_of_each_image():
-    memory = example("memory")
+    memory = example("speed", "memory")
     stage = importlib.import_module("01_baseline.train").make_model().state_dict()
     own = [tensor.shape for tensor in memory.convnet().state_dict().values()]
     assert own == [tensor.shape for tensor in stage.values()]
@@ -233,7 +233,7 @@ def test_the_model_is_that_of_the_stages_and_its_activations_those_of_each_image
 
 
 def test_one_process_with_the_whole_batch_computes_the_same():
-    model = example("unused_parameters").Model()
+    model = example("training", "unused_parameters").Model()
     first, second = torch.tensor([[1.0]]), torch.tensor([[3.0]])
     ((model(first, "ab") + model(second, "a")) / 2).backward()
     assert model.gradients() == [2.5, 2.0, 0.5, None]
@@ -245,7 +245,7 @@ def numbers_sent(**flags):
     layers.forward = lambda x: layers[0](x)
     ddp_model = DistributedDataParallel(layers, bucket_cap_mb=0.01, **flags)
     state = dist.group.WORLD, counts
-    ddp_model.register_comm_hook(state, example("unused_parameters").counted_all_reduce)
+    ddp_model.register_comm_hook(state, example("training", "unused_parameters").counted_all_reduce)
     ddp_model(torch.rand(2, 100)).sum().backward()
     return sum(counts)
 

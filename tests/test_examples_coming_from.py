@@ -1,4 +1,5 @@
-"""The examples of docs/coming_from.md and its neighbours, beyond what test_docs.py runs."""
+"""The examples of docs/your_script/coming_from.md and its neighbours, beyond what test_docs.py
+runs."""
 
 import importlib
 import json
@@ -12,14 +13,14 @@ from conftest import LINUX, ROOT, STAGES
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
-from tools.processes import free_port
+from lib.processes import free_port
 
-by_hand = importlib.import_module("docs.examples.by_hand")
-demo_recipe = importlib.import_module("docs.examples.demo_recipe")
-dqn = importlib.import_module("docs.examples.dqn")
-predict = importlib.import_module("docs.examples.predict")
+by_hand = importlib.import_module("docs.your_script.examples.by_hand")
+demo_recipe = importlib.import_module("docs.your_script.examples.demo_recipe")
+dqn = importlib.import_module("docs.training.examples.dqn")
+predict = importlib.import_module("docs.training.examples.predict")
 seeding = importlib.import_module("03_ddp_spawn.shards_and_seeds")
-PAGE = (ROOT / "docs/coming_from.md").read_text()
+PAGE = (ROOT / "docs/your_script/coming_from.md").read_text()
 
 
 # ---------------------------------------------------------------- by_hand.py
@@ -27,7 +28,7 @@ PAGE = (ROOT / "docs/coming_from.md").read_text()
 
 def two_nodes(reader, flags):
     """Run by_hand.py as two nodes on this machine -> the Result of node 0 and of node 1."""
-    command = f"python docs/examples/by_hand.py --master-port {free_port()} {flags}"
+    command = f"python docs/your_script/examples/by_hand.py --master-port {free_port()} {flags}"
     nodes = [reader.start(f"{command} --node-rank {node}") for node in (0, 1)]
     return [reader.finish(node, 120) for node in nodes]
 
@@ -92,7 +93,7 @@ def test_a_stage_is_as_right_in_predict_as_in_its_own_test(trained, reader, stag
     folder, _ = trained(stage)
     record = json.loads((folder / "timings/runs.jsonl").read_text().splitlines()[-1])
     correct, total = record["history"][-1]["test"]
-    result = reader.run(f"python docs/examples/predict.py {folder}/checkpoints/{stage}.pt")
+    result = reader.run(f"python docs/training/examples/predict.py {folder}/checkpoints/{stage}.pt")
     assert f"{correct} of {total} test images correct" in result.out, result
 
 
@@ -165,7 +166,7 @@ def test_every_rank_explores_differently_in_the_end():
 def test_the_budget_is_that_of_all_ranks(reader, ranks):
     flags = "--budget 2400 --warm-up 1200 --updates 1 --test-every 99"
     torchrun = f"torchrun --standalone --nproc-per-node {ranks}"
-    result = reader.run(f"{torchrun} docs/examples/dqn.py {flags}", OMP_NUM_THREADS="1")
+    result = reader.run(f"{torchrun} docs/training/examples/dqn.py {flags}", OMP_NUM_THREADS="1")
     assert "target not reached after 2,400 steps of all ranks" in result.out, result
     assert f"oldest steps in the buffers: {ranks} distinct of {ranks}" in result.out
 
@@ -176,6 +177,6 @@ def test_the_budget_is_that_of_all_ranks(reader, ranks):
 @pytest.mark.slow
 @pytest.mark.parametrize(("flags", "skipped"), [("", 0), ("--loss-outside", 1)])
 def test_a_loss_in_16_bits_costs_a_step(called, flags, skipped):
-    result = called("docs/examples/demo_recipe.py", f"--amp fp16 --steps 4 {flags}")
+    result = called("docs/your_script/examples/demo_recipe.py", f"--amp fp16 --steps 4 {flags}")
     assert f"4 steps, of which the GradScaler skipped {skipped}" in result.out, result
     assert "32 images per step, learning rate 0.0001, amp fp16" in result.out

@@ -1,4 +1,4 @@
-"""doctor/field and docs/field_report.md: the page says what the records and recipes say."""
+"""doctor/field and docs/doctor/field_report.md: the page says what the records and recipes say."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from doctor.field import field
 
-PAGE = Path("docs/field_report.md")
+PAGE = Path("docs/doctor/field_report.md")
 NAMES = field.all_names()
 
 

@@ -99,7 +99,7 @@ def test_a_minimal_script_runs_on_all_gpus(reader, stage):
     [
         ("04_ddp_torchrun/minimal.py", COUNTED),
         ("05_multinode/minimal.py", COUNTED),
-        (f"docs/examples/ddp_complete.py --epochs 1 --batch-size {GPUS * 24}", COUNTED),
+        (f"docs/your_script/examples/ddp_complete.py --epochs 1 --batch-size {GPUS * 24}", COUNTED),
         (f"04_ddp_torchrun/rank_zero.py --epochs 2 -b {GPUS * 12}", "done after 2 epoch(s)"),
     ],
     ids=["stage 4", "stage 5", "complete", "rank zero"],

@@ -67,6 +67,36 @@ def test_a_stage_imports_nothing_of_ours(script):
     assert imported <= allowed
 
 
+def imported_by(path):
+    """The first parts of the names of all modules that a file imports, in functions as well."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+OURS = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+OURS |= {"compare", "benchmarks", "notebooks", "docs", "exercises", "tests", "doctor", "ddp_doctor"}
+FOLDERS_ALONE = [("lib", {"lib"}), ("doctor/ddp_doctor", {"ddp_doctor"})]
+
+
+@pytest.mark.parametrize(("folder", "allowed"), FOLDERS_ALONE)
+def test_a_folder_imports_nothing_of_the_rest(folder, allowed):
+    for path in (ROOT / folder).rglob("*.py"):
+        assert imported_by(path) & OURS <= allowed, path
+
+
+def test_a_further_script_of_a_stage_imports_its_own_folder_only():
+    for stage in STAGES:
+        own = {"train", "from_scratch"}
+        own |= {path.stem for path in (ROOT / stage).glob("*.py")}
+        for path in (ROOT / stage).glob("*.py"):
+            assert imported_by(path) & (OURS | own) <= {"train", "from_scratch"}, path
+
+
 def calls(name, path):
     """The calls of a function or class in a file, as nodes."""
     nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]

@@ -1,4 +1,5 @@
-"""docs/which.md, "What your library does already": the cells that can be run on two CPU ranks.
+"""docs/your_script/which.md, "What your library does already": the cells that can be run on two CPU
+ranks.
 
 A library that is not installed is skipped. requirements/ has none of them.
 """

@@ -13,8 +13,8 @@ from provoke_messages import CASES, LAUNCHES
 
 ROLES = "cause setup killed waited lost vague frame note".split()
 CONDITIONS = ("with: ", "without: ", "where: ", "ranks: ")
-NAMES = "messages messages_hangs messages_training messages_devices".split()
-PAGES = [ROOT / f"docs/{name}.md" for name in NAMES]
+NAMES = ("launch", "hangs", "training", "devices")
+PAGES = [ROOT / f"docs/failures/messages/{name}.md" for name in NAMES]
 
 
 def entries():

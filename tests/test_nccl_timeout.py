@@ -1,4 +1,4 @@
-"""docs/nccl_timeout.md: its variables and messages are those of the installed libraries.
+"""docs/failures/nccl_timeout.md: its variables and messages are those of the installed libraries.
 
 A build for CPUs has neither NCCL nor libtorch_cuda.so. What needs them is skipped there.
 """
@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import ROOT
 
-PAGE = (ROOT / "docs/nccl_timeout.md").read_text()
+PAGE = (ROOT / "docs/failures/nccl_timeout.md").read_text()
 VARIABLES = sorted(set(re.findall(r"\b(?:TORCH_NCCL|TORCH_FR|NCCL)_[A-Z_]+[A-Z]\b", PAGE)))
 TORCH_SAYS = [
     "Watchdog caught collective operation timeout: ",

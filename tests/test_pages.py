@@ -7,11 +7,12 @@ import statistics
 import pytest
 from conftest import ROOT, STAGES, anchor, fenced, files
 
-import records
 from benchmarks import run_all
+from lib import records
 
 PAGES = files(".md")
 RECORDS = ROOT / "docs" / "timings"
+TIMINGS = "docs/speed/reading_timings.md"
 ROWS = records.rows_of(records.read(RECORDS / "cpu-2-cores.jsonl"))
 ALL = run_all.committed()
 
@@ -72,7 +73,7 @@ def scripts_in(command):
 def test_the_tables_are_those_of_the_committed_records():
     rows = records.together(ROWS)
     for table in (records.speed_table(rows), records.phase_table(rows)):
-        assert shows("docs/reading_timings.md", table)
+        assert shows(TIMINGS, table)
 
 
 def test_the_start_page_has_the_figures_of_the_committed_records():
@@ -134,15 +135,17 @@ def figures_of_stages():
     found = records.ratios(two, one)
     yield STAGES[2], ratio(two, one)
     yield STAGES[2], f"{min(found):.2f} to {max(found):.2f}"
-    yield "", ratio(*(records.find(ALL, name, batch_size=120) for name in (STAGES[2], STAGES[0])))
+    small = [records.find(ALL, name, batch_size=120) for name in (STAGES[2], STAGES[0])]
+    yield TIMINGS, ratio(*small)
     for setting in ({"world_size": 4}, {"threads": 2}):
         yield STAGES[2], seconds(records.find(ALL, "03_ddp_spawn", **setting))
 
 
-@pytest.mark.parametrize("stage", ["", *STAGES[:3]], ids=["README", *STAGES[:3]])
-def test_figures_on_the_stages_pages_come_from_records(stage):
-    text = " ".join((ROOT / stage / "README.md").read_text().split())
-    quoted = [figure for page, figure in figures_of_stages() if page == stage]
+@pytest.mark.parametrize("page", [TIMINGS, *STAGES[:3]])
+def test_figures_on_the_pages_come_from_records(page):
+    path = page if page == TIMINGS else f"{page}/README.md"
+    text = " ".join(read(path).split())
+    quoted = [figure for place, figure in figures_of_stages() if place == page]
     assert quoted and [figure for figure in quoted if figure not in text] == []
 
 
@@ -150,7 +153,7 @@ def test_facts_on_the_other_pages():
     parameters = list(importlib.import_module("01_baseline.train").make_model().parameters())
     numbers = sum(parameter.numel() for parameter in parameters)
     assert f"{numbers:,}" in read("01_baseline/README.md")
-    assert f"{numbers * parameters[0].element_size():,}" in read("docs/glossary.md")
+    assert f"{numbers * parameters[0].element_size():,}" in read("docs/reference/glossary.md")
 
 
 def test_the_table_of_what_happens_without_each_change_has_its_rows():

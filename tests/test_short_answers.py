@@ -1,4 +1,5 @@
-"""Facts on docs/questions.md and its neighbours that no block or message on them shows."""
+"""Facts on docs/reference/questions.md and its neighbours that no block or message on them
+shows."""
 
 import argparse
 

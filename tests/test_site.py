@@ -127,9 +127,9 @@ def test_no_page_fetches_from_another_host(site):
 
 
 def test_a_listing_names_its_page_and_its_lines(site):
-    page = pages_in(site)["docs/examples/adapt_after"]
+    page = pages_in(site)["docs/your_script/examples/adapt_after"]
     assert re.search(r'<p>Part of <a class="[^"]*" href="../adapt.html">', page.path.read_text())
-    lines = len(read("docs/examples/adapt_after.py").splitlines())
+    lines = len(read("docs/your_script/examples/adapt_after.py").splitlines())
     assert f"L-{lines}" in page.ids and f"L-{lines + 1}" not in page.ids
 
 

@@ -102,14 +102,14 @@ def test_every_task_becomes_the_rank_that_it_is(cluster):
 
 
 def test_an_interactive_srun_starts_one_rank_per_task(cluster):
-    """The line of docs/cheatsheet.md on one node, without its GPUs."""
+    """The line of docs/your_script/cheatsheet.md on one node, without its GPUs."""
     (cluster.folder / "hello.py").write_text(
         "import os, torch.distributed as dist\n"
         'dist.init_process_group("gloo")\n'
         "print(f\"{dist.get_rank()}/{dist.get_world_size()},{os.environ['LOCAL_RANK']}\")\n"
         "dist.destroy_process_group()\n"
     )
-    page = (ROOT / "docs/cheatsheet.md").read_text()
+    page = (ROOT / "docs/your_script/cheatsheet.md").read_text()
     line = re.search("`(MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 srun .*?)`", page)[1]
     line = line.replace("--gres gpu:2 --cpus-per-task 8 ", "").replace("SCRIPT", "hello.py")
     ranks = re.findall(r"\d/\d,\d", cluster.run(f"env {line}"))  # There are warnings, too.

@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw, ImageFont
 try:
     import matplotlib
 except ModuleNotFoundError:
-    sys.exit("Drawing digits needs matplotlib. Run: pip install -r requirements/stages.txt")
+    sys.exit("Drawing digits needs matplotlib. Run: pip install -r requirements/readers.txt")
 
 CANVAS = 56  # pixels: two to a pixel of the finished 28 x 28 image
 NOT_MNIST = "These digits were drawn by tools/draw_digits.py. They are not MNIST.\n"

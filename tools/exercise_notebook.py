@@ -29,7 +29,8 @@ HEAD = """# Exercises: 26 small programs to fix or to write
 Each cell has a function with a mistake that you fix, or a function that you write. Run the cell:
 `%%check` runs the function on two and on three real ranks (processes) and prints what they did.
 Change the function until the verdict is *done*. You need no GPU and no data. The
-[glossary](../../docs/glossary.md) explains words such as *shard*, *collective* and *bare model*.
+[glossary](../../docs/reference/glossary.md) explains words such as *shard*, *collective* and
+*bare model*.
 
 **Run the following cell first.** If PyTorch is installed, as on Kaggle and Colab, the cell takes a
 few seconds. Otherwise it installs PyTorch, which is a download of several hundred megabytes and

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools import processes
+from lib import processes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +54,7 @@ def steps(gpus):
         Step("traces", "torchfrtrace --prefix rank_ {folder}/traces", 1, 2),
         Step("log", "python doctor log {folder}/hang.log", 1, 2, True),
         Step("nccl2", f"{ranks} 04_ddp_torchrun/minimal.py --backend nccl2", 2, 2),
-        Step("compile", f"{ranks} docs/examples/compile_ddp.py", 2),
+        Step("compile", f"{ranks} docs/training/examples/compile_ddp.py", 2),
         Step("messages", "python tests/provoke_gpu_messages.py {folder}/messages", 4),
         Step("tests", "python -m pytest -q -p no:cacheprovider --timeout 200 tests/test_gpu.py", 8),
         Step("corpus", "python doctor/tests/judge_cases.py --innocents", 5, 2),

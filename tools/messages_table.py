@@ -1,4 +1,4 @@
-"""Write the table of messages that `ddp-doctor log` reads, from the pages docs/messages*.md.
+"""Write the table of messages that `ddp-doctor log` reads, from docs/failures/messages.
 
 python -m tools.messages_table            write doctor/ddp_doctor/log/messages.json
 python -m tools.messages_table --check    exit code 1 if the file is not in step with the pages
@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "doctor/ddp_doctor/log/messages.json"
-PAGES = "messages messages_hangs messages_training messages_devices".split()
+FOLDER = "docs/failures/messages"
+PAGES = ("launch", "hangs", "training", "devices")
 ROLES = "cause setup killed waited lost vague frame note".split()
 # Links to threads in parentheses, which are sources and not a part of the sentence.
 SOURCES = r"\s*\((?:threads?\s+)?(?:\[(?:thread|\d+)\]\([^)]*\)(?:,\s+)?)+\)"
@@ -52,7 +53,7 @@ def read_page(path):
 def new_entry(path, line):
     heading = plain(line.lstrip("#").strip())
     anchor = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower()).replace(" ", "-")
-    return {"title": heading, "page": f"docs/{path.name}#{anchor}", "text": [], "blocks": []}
+    return {"title": heading, "page": f"{FOLDER}/{path.name}#{anchor}", "text": [], "blocks": []}
 
 
 def start_block(entry, line, place):
@@ -124,7 +125,7 @@ def without_emphasis(text):
 def table():
     entries = []
     for name in PAGES:
-        entries += read_page(ROOT / f"docs/{name}.md")
+        entries += read_page(ROOT / f"{FOLDER}/{name}.md")
     rows = [json.dumps(entry, ensure_ascii=False) for entry in entries]
     return "[\n" + ",\n".join(rows) + "\n]\n"
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tools import draw_digits, processes
+from lib import processes
+from tools import draw_digits
 
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 two_nodes = importlib.import_module("05_multinode.rehearsal.two_nodes")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tools import processes
+from lib import processes
 
 NAMESPACES, ETC = Path("/run/netns"), Path("/etc/netns")  # where ip keeps names, and /etc of each
 

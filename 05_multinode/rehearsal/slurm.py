@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tools import processes
+from lib import processes
 
 hosts = importlib.import_module("05_multinode.rehearsal.hosts")
 

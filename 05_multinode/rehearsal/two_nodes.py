@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from tools import processes
+from lib import processes
 
 FOLDER = Path(__file__).resolve().parent
 TRAIN = [str(FOLDER.parent / "train.py")]

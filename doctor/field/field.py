@@ -3,7 +3,7 @@
 A recipe names a repository, its commit, the shell commands that make a script small enough for two
 CPU cores without a network, and the command that starts it. This program checks the commit out
 into a temporary folder, runs the commands in it, runs the script under the doctor, and writes what
-was found to results/NAME.json. docs/field_report.md judges the findings.
+was found to results/NAME.json. docs/doctor/field_report.md judges the findings.
 
     python doctor/field/field.py ddp_series nanogpt
     python doctor/field/field.py --all --snapshots FOLDER --python /path/to/python

@@ -144,7 +144,7 @@ def test_it_can_be_installed_alone_and_then_names_pages(user):
     command = [sys.executable, "there/bin/ddp-doctor", "check", *TORCHRUN.split(), "train.py"]
     done = user.run(*command, PYTHONPATH=str(user.folder / "there"))
     assert done.returncode == 1 and "WRONG [last-pass-not-synced]" in done.stdout, done
-    assert "See docs/gradient_accumulation.md in the repository that" in done.stdout, done
+    assert "See docs/training/gradient_accumulation.md in the repository that" in done.stdout, done
 
 
 # ------------------------------------------------------------------ how a run ends

@@ -1,11 +1,11 @@
 """DDP: the job hangs, no rank prints an error, and the first epoch was fine
 
 Some ranks wait forever. Do not guess where: after 10 seconds, Python's `faulthandler` prints the
-line in which each rank is. (`docs/debugging.md` has more tools of this kind.) The cause is a line
-that only one rank executed, in an earlier step. If the loss of any rank in a step is not finite (it
-is nan or infinite), the step must not change the weights of any rank. You may test the averaged
-gradients instead of the losses. After each of the other steps, all ranks must have the weights that
-one process with the data of all ranks would have. Fix `train`.
+line in which each rank is. (`docs/failures/debugging.md` has more tools of this kind.) The cause is
+a line that only one rank executed, in an earlier step. If the loss of any rank in a step is not
+finite (it is nan or infinite), the step must not change the weights of any rank. You may test the
+averaged gradients instead of the losses. After each of the other steps, all ranks must have the
+weights that one process with the data of all ranks would have. Fix `train`.
 
 torchrun --standalone --nproc-per-node 2 exercises/12_where_it_waits/task.py  # hangs: Ctrl-C
 python exercises/check.py 12                                                  # is it fixed?

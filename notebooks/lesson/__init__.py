@@ -18,7 +18,7 @@ import sys
 from IPython import get_ipython
 from IPython.core.error import UsageError
 
-from tools.processes import free_port
+from lib.processes import free_port
 
 from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, show_moving, stack
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun

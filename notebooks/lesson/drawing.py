@@ -9,9 +9,9 @@ from matplotlib import rc_context
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from lib.pictures import GRAY, INK, png
+from lib.records import PHASES
 from notebooks.pictures.svg import words_of
-from records import PHASES
-from tools.pictures import GRAY, INK, png
 
 # Okabe and Ito's colours: of a phase, and of ranks and whatever else is only numbered.
 COLORS = PHASES

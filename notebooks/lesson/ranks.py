@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools import processes
+from lib import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN = "LESSON_GIVEN"  # the folder for what ranks give

@@ -4,8 +4,8 @@ import functools
 import statistics
 from pathlib import Path
 
-import records
-from records import medians
+from lib import records
+from lib.records import medians
 from tools import draw_digits
 
 from .ranks import ROOT, temporary_folder

@@ -25,11 +25,11 @@ FINDINGS = {
     # the process
     "raised-before-joining": Words(
         "The other ranks wait in init_process_group until its timeout.",
-        "docs/messages_hangs.md#a-rank-failed-and-the-report-has-only-its-exit-code",
+        "docs/failures/messages/hangs.md#a-rank-failed-and-the-report-has-only-its-exit-code",
     ),
     "never-joined": Words(
         "Without init_process_group and DDP each process trains by itself.",
-        "docs/adapt.md#the-difference",
+        "docs/your_script/adapt.md#the-difference",
     ),
     "fixed-port": Words(
         "A second job on the machine finds the port taken: torchrun --standalone finds a free one.",
@@ -38,156 +38,156 @@ FINDINGS = {
     # order and waiting
     "uneven-steps": Words(
         "A rank without more data, or that leaves the loop, lets the others wait.",
-        "docs/uneven_inputs.md",
+        "docs/training/uneven_inputs.md",
         "exercises/13_uneven_batches/task.py",
     ),
     "all-send-first": Words(
         "send() waits until the other rank receives: one has to receive first.",
-        "docs/glossary.md#point-to-point",
+        "docs/reference/glossary.md#point-to-point",
     ),
     "one-rank-communicates": Words(
         "A collective, as DDP's forward may be one, waits for all ranks.",
-        "docs/corrections.md#testing-and-collectives",
+        "docs/reference/corrections.md#testing-and-collectives",
         "exercises/03_rank_0_evaluates/task.py",
     ),
     "crossed-order": Words(
         "The n-th collective of a rank meets the n-th of the others.",
-        "docs/corrections.md#testing-and-collectives",
+        "docs/reference/corrections.md#testing-and-collectives",
         "exercises/11_crossed_collectives/task.py",
     ),
     "file-race": Words(
         "Nothing makes the reader wait until the file is whole: a barrier would.",
-        "docs/adapt.md#step-by-step",
+        "docs/your_script/adapt.md#step-by-step",
         "exercises/09_all_ranks_download/task.py",
     ),
     "saved-by-every-rank": Words(
         "Ranks that write one file at a time may damage it: let rank 0 save.",
-        "docs/checkpoints.md#who-writes-rank-0-then-a-barrier",
+        "docs/training/checkpoints.md#who-writes-rank-0-then-a-barrier",
     ),
     # gradients, rates and weights
     "not-through-ddp": Words(
         "Only the forward pass of the DDP object makes backward() average.",
-        "docs/adapt.md#step-by-step",
+        "docs/your_script/adapt.md#step-by-step",
         "exercises/04_through_the_module/task.py",
     ),
     "last-pass-not-synced": Words(
         "A gradient that is added to .grad after the average is not shared with the other ranks.",
-        "docs/gradient_accumulation.md",
+        "docs/training/gradient_accumulation.md",
         "exercises/15_no_sync_off_by_one/task.py",
     ),
     "not-in-ddp": Words(
         "DDP averages the parameters that needed gradients when it wrapped the model.",
-        "docs/unused_parameters.md",
+        "docs/training/unused_parameters.md",
         "exercises/17_unfrozen_after_wrapping/task.py",
     ),
     "not-wrapped": Words(
         "Nothing averages the gradients of this model: each rank trains its own.",
-        "docs/adapt.md#the-difference",
+        "docs/your_script/adapt.md#the-difference",
     ),
     "rates-differ": Words(
         "Equal gradients times unequal learning rates make unequal weights.",
-        "docs/questions.md#metrics-and-losses",
+        "docs/reference/questions.md#metrics-and-losses",
     ),
     "steps-differ": Words(
         "step() does not communicate: a rank that leaves it out keeps its weights.",
-        "docs/corrections.md#gradients-and-weights",
+        "docs/reference/corrections.md#gradients-and-weights",
     ),
     "weights-differ": Words(
         "The ranks train different models, and one of them is saved.",
-        "docs/corrections.md#gradients-and-weights",
+        "docs/reference/corrections.md#gradients-and-weights",
     ),
     "not-the-mean": Words(
         "DDP divides by the number of ranks already, and all_reduce only adds.",
-        "docs/messages_training.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus",
+        "docs/failures/messages/training.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus",
     ),
     "unequal-counts": Words(
         "DDP weighs the mean loss of each rank alike, however many targets it is made of.",
-        "docs/gradient_accumulation.md#loss-normalization-when-token-counts-differ",
+        "docs/training/gradient_accumulation.md#loss-normalization-when-token-counts-differ",
         "exercises/14_loss_of_unequal_counts/task.py",
     ),
     "accumulation-weight": Words(
         "DDP averages over ranks; the loss is divided by the micro-batches that the step has.",
-        "docs/gradient_accumulation.md#what-to-watch",
+        "docs/training/gradient_accumulation.md#what-to-watch",
     ),
     "clip-scaled": Words(
         "The norm is that of gradients times the scale: call scaler.unscale_(optimizer) before.",
-        "docs/amp.md#autocast-gradscaler-and-ddp",
+        "docs/training/amp.md#autocast-gradscaler-and-ddp",
         "exercises/18_clip_before_unscale/task.py",
     ),
     "zero-gradients": Words(
         "Such a step changes nothing: a detached loss, zero_grad() too early, dead units.",
-        "docs/unused_parameters.md",
+        "docs/training/unused_parameters.md",
         "exercises/21_sharded_too_late/task.py",
     ),
     "not-finite": Words(
         "The average is nan or inf as soon as one rank's gradient is.",
-        "docs/amp.md#autocast-gradscaler-and-ddp",
+        "docs/training/amp.md#autocast-gradscaler-and-ddp",
     ),
     "memory-grows": Words(
         "A loss or output that is kept keeps its graph: take .item() or .detach().",
-        "docs/messages_devices.md#memory-grows-from-step-to-step",
+        "docs/failures/messages/devices.md#memory-grows-from-step-to-step",
     ),
     "batch-grows": Words(
         "More ranks then mean fewer, larger steps: divide the batch, or adapt the rate.",
-        "docs/batch_size_and_learning_rate.md",
+        "docs/training/batch_size_and_learning_rate.md",
         "exercises/05_batch_and_rate/task.py",
     ),
     "schedule-length": Words(
         "len(loader) counts the steps of one rank, and step() may be called more.",
-        "docs/batch_size_and_learning_rate.md",
+        "docs/training/batch_size_and_learning_rate.md",
     ),
     # data and random numbers
     "same-data": Words(
         "Each rank should train on its own part of an epoch: otherwise nothing is gained.",
-        "docs/adapt.md#step-by-step",
+        "docs/your_script/adapt.md#step-by-step",
     ),
     "same-order": Words(
         "Without sampler.set_epoch(epoch) each epoch repeats the batches of the first.",
-        "docs/corrections.md#data-and-random-numbers",
+        "docs/reference/corrections.md#data-and-random-numbers",
         "exercises/01_same_order/task.py",
     ),
     "split-differs": Words(
         "A sampler divides positions: all ranks must divide one order of one set.",
-        "docs/checklist.md#review-your-script",
+        "docs/your_script/checklist.md#review-your-script",
     ),
     "samples-missing": Words(
         "Together the ranks should see each sample of an epoch once.",
-        "docs/uneven_inputs.md",
+        "docs/training/uneven_inputs.md",
     ),
     "same-random-numbers": Words(
         "Ranks that draw the same numbers augment alike: seed with seed + rank.",
-        "docs/corrections.md#data-and-random-numbers",
+        "docs/reference/corrections.md#data-and-random-numbers",
         "exercises/07_same_augmentation/task.py",
     ),
     "same-worker-seeds": Words(
         "A rank's generator seeds its workers: with one seed on all ranks, they draw alike.",
-        "docs/messages_training.md#the-same-random-numbers-in-every-dataloader-worker",
+        "docs/failures/messages/training.md#the-same-random-numbers-in-every-dataloader-worker",
     ),
     # evaluation
     "padded-evaluation": Words(
         "Samplers repeat samples until all ranks have equally many.",
-        "docs/uneven_inputs.md",
+        "docs/training/uneven_inputs.md",
         "exercises/02_padded_accuracy/task.py",
     ),
     "part-of-evaluation": Words(
         "Each rank's figure is that of its part: add up the counts.",
-        "docs/corrections.md#testing-and-collectives",
+        "docs/reference/corrections.md#testing-and-collectives",
     ),
     "evaluation-repeated": Words(
         "Every sample is counted once per rank: divide the test set, or do not add up.",
-        "docs/corrections.md#testing-and-collectives",
+        "docs/reference/corrections.md#testing-and-collectives",
     ),
     "mean-of-means": Words(
         "A rank with fewer samples gets the same weight: add up answers and counts, then divide.",
-        "docs/questions.md#metrics-and-losses",
+        "docs/reference/questions.md#metrics-and-losses",
     ),
     "buffers-differ": Words(
         "Each rank evaluates a model of its own, not the one that is saved: broadcast before.",
-        "docs/corrections.md#gradients-and-weights",
+        "docs/reference/corrections.md#gradients-and-weights",
         "exercises/16_batchnorm_of_rank/task.py",
     ),
     "loss-of-one-rank": Words(
         "A rank's loss is that of its part of the data: reduce it before printing.",
-        "docs/messages_training.md#the-printed-loss-or-accuracy-differs-from-one-gpu",
+        "docs/failures/messages/training.md#the-printed-loss-or-accuracy-differs-from-one-gpu",
     ),
 }

@@ -1,7 +1,7 @@
 """The entries of the messages' pages whose words stand in the printed lines.
 
-`messages.json` is made from the pages docs/messages*.md by tools/messages_table.py. An entry that
-has the words of a line may still not apply.
+`messages.json` is made from the pages docs/failures/messages by tools/messages_table.py. An entry
+that has the words of a line may still not apply.
 """
 
 import json

@@ -1,0 +1,1 @@
+"""What compare.py, the benchmarks, the notebooks, the rehearsal and the tests share."""
