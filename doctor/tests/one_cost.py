@@ -24,6 +24,8 @@ SYNCS_EACH = COST in ("each-pass-synced", "two-passes-synced")
 STEPS = 120
 EPOCHS = 6 if KEY in ("epoch-pause", "epochs") else 1
 SLEEP = 0.05
+# memory-16: each step makes and frees eight tensors of 16 MB.
+MEGABYTES = int(KEY.removeprefix("memory-")) if KEY.startswith("memory-") else 0
 Output = dataclasses.make_dataclass("Output", ["scores", "deep"])
 DEEP = torch.zeros((), requires_grad=True)
 if KEY == "unused-search":
@@ -112,6 +114,9 @@ def main():
             optimizer.step()
             if COST == "own-collectives-per-step":
                 dist.all_reduce(large)  # own-collectives-per-step
+            if MEGABYTES:
+                for _ in range(8):
+                    torch.zeros(MEGABYTES * 2**18)
             if COST == "own-code":
                 time.sleep(SLEEP)  # own-code
             if COST == "saving-share":

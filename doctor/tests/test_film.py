@@ -48,6 +48,7 @@ def events_of(rank, steps, line):
                 calls[call] = milliseconds / 1000
         fields = {"processor": 0.05, "passes": 1, "models": 1, "accumulates": True}
         fields |= {"sent": 0, "samples": 8, "others": 0, "last": False, "averages": []}
+        fields |= {"kernel": 0.0, "faults": 0}
         events.append(Laps(NOW, n, seconds, waited, calls, **fields))
         filmed.append(Filmed(NOW, n, begun, row))
     events += filmed[-20:]

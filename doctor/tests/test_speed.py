@@ -1,6 +1,7 @@
 """The verb `speed`: what it names and what not, and weights that stay equal bit for bit."""
 
 import json
+import platform
 import subprocess
 import sys
 from collections import defaultdict
@@ -36,7 +37,7 @@ def laps_of(n, milliseconds, no_core, **about):
             calls[call] = sum(times)
         seconds[phase] = sum(times)
     fields = {"processor": 0.05, "passes": 1, "models": 1, "accumulates": True}
-    fields |= {"sent": 0, "samples": 8, "others": 0, "last": False}
+    fields |= {"sent": 0, "samples": 8, "others": 0, "last": False, "kernel": 0.0, "faults": 20}
     laps = {"n": n, "seconds": seconds, "no_core": no_core / 1000}
     return Laps(NOW, **laps, calls=calls, averages=averages, **(fields | about))
 
@@ -82,6 +83,7 @@ CASES = {
     "exposed": ([{"exposed": 60}] * 2, 7, 60, {}),
     "small-batch": ([{"exposed": 60}] * 2, 7, 60, {"reducer": FEW}),
     "own-code": ([{"own": 25}] * 2, 3, 25, {}),
+    "memory-returned": ([{}] * 2, 8, 12, {"faults": 9000, "kernel": 0.012}),
     "saving-share": ([{"saving": 25}] * 2, 6, 25, {}),
     "evaluation-share": ([{}] * 2, 10, 80, {"tenth": [{"evaluation": 800}] * 2}),
     "rank-0-works-alone": ([{}] * 2, 10, 80, {"tenth": [{"evaluation": 800}, {BARRIER: 800}]}),
@@ -104,6 +106,11 @@ def test_a_cost_is_named_with_its_line(key):
 
 def test_each_finding_has_a_case_and_words():
     assert set(CASES) == set(COSTS)
+
+
+@pytest.mark.parametrize("about", [{"faults": 900}, {"faults": 9000, "kernel": 0.0005}])
+def test_a_few_page_faults_or_cheap_ones_are_not_named(about):
+    assert not judge.findings(pace_with([{}] * 2, **({"kernel": 0.012} | about)))
 
 
 def test_what_is_usual_is_not_named():
@@ -228,6 +235,21 @@ def test_a_cost_that_was_put_in_is_named(measure, key):
     assert done.returncode == 0 and name in found, done
     assert found[name]["at"].endswith(f"one_cost.py:{line_of(key)}"), done
     assert said["steps"]["all"] == 120 and f"[{name}] " in done.stdout
+
+
+KEEP = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "1000000000")
+RETURN = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries ignore both")
+@pytest.mark.parametrize("megabytes", [4, 16, 64])
+def test_memory_that_is_returned_is_named_and_memory_that_is_kept_is_not(measure, megabytes):
+    """The first setting makes glibc return every tensor at once, whatever the machine's default."""
+    for settings, found in ((RETURN, True), (KEEP, False)):
+        done, said = measure(f"{TORCHRUN} {SCRIPT} memory-{megabytes}", **settings)
+        keys = [one["key"] for one in said["findings"]]
+        assert ("memory-returned" in keys) == found, done
 
 
 @pytest.mark.slow

@@ -273,6 +273,8 @@ class Laps(Event):
     calls: dict[str, float]  # a part of the phase "collective": by "FUNCTION FILE:LINE"
     averages: list[float]  # the phase "exposed" of each backward pass in which DDP averaged
     processor: float  # what all threads of the process computed
+    kernel: float  # the part of it in the kernel
+    faults: int  # pages of memory that the process asked the system for
     passes: int  # backward passes
     models: int  # DDP objects that averaged in them
     accumulates: bool  # each pass but the first added to gradients that were there

@@ -28,6 +28,10 @@ COSTS = {
         "Fewer bytes, a faster network, or more work per step hide the average.",
         "docs/speed/reading_timings.md#where-a-step-goes",
     ),
+    "memory-returned": Words(
+        "With MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ set to 1000000000, glibc keeps it.",
+        "docs/speed/reading_timings.md#what-is-compared",
+    ),
     "small-batch": Words(
         "A larger batch per rank pays the latency less often.",
         "docs/training/batch_size_and_learning_rate.md",

@@ -11,6 +11,7 @@ from .pace import PAUSE, WORK
 FEW_BYTES = 2**20  # of gradients: an all-reduce of fewer costs latency, mostly
 LEAST_MS = 1.0  # what costs less in a step is not named
 LEAST_SHARE = 0.02  # of a step
+MANY_FAULTS = 1000  # page faults in a step; a process that keeps its memory has close to none
 SPENT_ON = {
     "evaluation": "on evaluation",
     "saving": "on saving",
@@ -238,6 +239,17 @@ def unused_search(pace):
         yield cost("unused-search", rank.reducer.at, seconds, seen)
 
 
+def memory_returned(pace):
+    """Each rank returns memory to the system in a step, and asks for it again in the next."""
+    positions = range(len(pace.ranks))
+    faults = min(pace.of_rank(position, lambda step: step.laps.faults) for position in positions)
+    if faults > MANY_FAULTS:
+        at, _ = pace.hot(["forward", "backward"])
+        kernel = pace.least(lambda step: step.laps.kernel)
+        seen = f"{faults:,.0f} page faults in a step: memory is returned and asked for again"
+        yield cost("memory-returned", at, kernel, seen)
+
+
 JUDGES = [
     slow_data,
     straggler,
@@ -248,6 +260,7 @@ JUDGES = [
     epoch_pause,
     own_code,
     unused_search,
+    memory_returned,
 ]
 
 

@@ -31,6 +31,7 @@ from collections import defaultdict, deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
+from typing import NamedTuple
 
 import torch
 from torch import distributed as dist
@@ -48,6 +49,11 @@ from .collectives import COLLECTIVES
 from .lines import here, is_script, shown
 from .note import EVERY_STATE, PROCESS, now, quietly, write
 from .patch import after, before, is_recorded, replace
+
+try:
+    import resource
+except ImportError:  # Windows does not have it.
+    resource = None
 
 PAUSE_OF_LOOKS = 0.05  # seconds: the thread that looks takes the interpreter from the script
 TOGETHER = 100  # steps that are written down together
@@ -82,8 +88,30 @@ class Made:
 
     when: Moment
     current: Current
-    processor: float
+    used: "Used"
     last: bool
+
+
+class Used(NamedTuple):
+    """What the process used of the system: since its start, or in a step."""
+
+    processor: float  # seconds of all threads
+    kernel: float  # the part of it in the kernel
+    faults: int  # page faults that needed no disk
+
+    def since(self, earlier):
+        return Used(*(now - before for now, before in zip(self, earlier)))
+
+
+NOTHING_USED = Used(0.0, 0.0, 0)
+
+
+def used():
+    """Windows counts neither the kernel's part nor page faults."""
+    if resource is None:
+        return Used(time.process_time(), 0.0, 0)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Used(usage.ru_utime + usage.ru_stime, usage.ru_stime, usage.ru_minflt)
 
 
 class Watch:
@@ -105,7 +133,7 @@ class Watch:
         self.without_core = 0.0
         self.others_without_core = 0.0  # the same of other threads, until the third step
         self.own_threads = set()  # the one that trains, and the one that looks
-        self.processor = 0.0
+        self.used = NOTHING_USED
         # A GPU.
         self.stream = None
         self.origin = None  # an event of CUDA, and the time of the host at that moment
@@ -464,9 +492,9 @@ def note_step(optimizer):
 
 
 def close_step(last):
-    processor = time.process_time()
-    WATCH.made.append(Made(now(), WATCH.current, processor - WATCH.processor, last))
-    WATCH.processor = processor
+    so_far = used()
+    WATCH.made.append(Made(now(), WATCH.current, so_far.since(WATCH.used), last))
+    WATCH.used = so_far
     WATCH.current = Current()
     WATCH.steps += 1
     if WATCH.steps == 3:
@@ -526,7 +554,9 @@ def laps_of(number, step):
         no_core=no_core,
         calls=dict(calls),
         averages=averages,
-        processor=step.processor,
+        processor=step.used.processor,
+        kernel=step.used.kernel,
+        faults=step.used.faults,
         passes=step.current.passes,
         models=len(step.current.models),
         accumulates=step.current.accumulates,
