@@ -18,7 +18,7 @@ MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 if MISSING:
     sys.exit(
         f"check.py needs {', '.join(MISSING)}. Activate the environment "
-        "(. .venv/bin/activate), or run: pip install -r requirements/exercises.txt"
+        "(. .venv/bin/activate), or run: pip install -r requirements/readers.txt"
     )
 
 from rich.console import Console
