@@ -158,7 +158,7 @@ def download_mnist(root):
         datasets.MNIST(root, train=True, download=True)
         datasets.MNIST(root, train=False)
     except Exception as error:  # There is no network, or a file is damaged.
-        reason = str(error).partition("\n")[0]  # the first line
+        reason = " ".join(str(error).split())  # one line
         raise SystemExit(
             f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
             "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
@@ -305,9 +305,11 @@ def parse_args():
         "--record", type=Path, default="timings/runs.jsonl", help="file for the timings"
     )
     args = parser.parse_args()
-    # If a folder cannot be made, the run fails now and not after the training.
-    args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    args.record.parent.mkdir(parents=True, exist_ok=True)
+    # If a file cannot be written, the run fails now and not after the training.
+    for path in (args.checkpoint, args.record):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            parser.error(f"{path} is a folder, and not a file to write to")
     return args
 
 

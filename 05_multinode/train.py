@@ -158,9 +158,10 @@ def resume(path, settings, state):
     snapshot = load_snapshot(path)
     if snapshot is None:
         return []
-    saved = snapshot.get("settings")  # A file that is not a snapshot has no settings.
-    if saved != settings:
-        raise SystemExit(f"{path} was saved with {saved}, not with {settings}")
+    if "settings" not in snapshot:
+        raise SystemExit(f"{path} is not a snapshot of this script")
+    if snapshot["settings"] != settings:
+        raise SystemExit(f"{path} was saved with {snapshot['settings']}, not with {settings}")
     for name, part in state.items():
         part.load_state_dict(snapshot[name])
     return snapshot["history"]
@@ -302,7 +303,7 @@ def download_mnist(root):
         datasets.MNIST(root, train=True, download=True)
         datasets.MNIST(root, train=False)
     except Exception as error:  # There is no network, or a file is damaged.
-        reason = str(error).partition("\n")[0]  # the first line
+        reason = " ".join(str(error).split())  # one line
         raise SystemExit(
             f"MNIST cannot be read from the folder {root} or downloaded: {reason}\n"
             "Set MNIST_ROOT to a folder that has it. For synthetic digits instead, run: "
@@ -470,11 +471,14 @@ def parse_args():
     world_size = int(os.environ["WORLD_SIZE"])
     if args.batch_size % world_size != 0:
         parser.error(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
-    # If a folder cannot be made, the run fails now and not after the training.
-    args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    args.record.parent.mkdir(parents=True, exist_ok=True)
+    # If a file cannot be written, the run fails now and not after the training.
+    paths = [args.checkpoint, args.record]
     if args.snapshot is not None:
-        args.snapshot.parent.mkdir(parents=True, exist_ok=True)
+        paths.append(args.snapshot)
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            parser.error(f"{path} is a folder, and not a file to write to")
     return args
 
 

@@ -56,9 +56,15 @@ def test_more_ranks_than_gpus(called, on_rank_1_of_2, one_gpu, stage, script):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here --device cuda works")
-@pytest.mark.parametrize("stage", STAGES[2:])
+@pytest.mark.parametrize("stage", STAGES)
 def test_cuda_without_a_gpu(called, on_rank_1_of_2, stage):
-    usage_error(called(f"{stage}/train.py", "--device cuda"), "0 GPU(s)")
+    usage_error(called(f"{stage}/train.py", "--device cuda"), "invalid choice: 'cuda'")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("flag", ["--record", "--checkpoint"])
+def test_a_folder_in_place_of_a_file(called, on_rank_1_of_2, stage, flag):
+    usage_error(called(f"{stage}/train.py", f"--device cpu {flag} tools"), "tools is a folder")
 
 
 def test_the_number_of_ranks_follows_the_device(called, monkeypatch):
@@ -89,23 +95,21 @@ def no_mnist(result, root):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_without_mnist_and_network(reader, called, monkeypatch, on_rank_1_of_2, stage, script):
+def test_without_mnist_and_network(reader, called, monkeypatch, on_rank_1_of_2, stage):
     for name, address in NO_NETWORK.items():
         monkeypatch.setenv(name, address)
     monkeypatch.setenv("LOCAL_RANK", "0")  # the rank that downloads
     monkeypatch.setitem(reader.env, "MNIST_ROOT", "nowhere")
-    no_mnist(called(f"{stage}/{script}"), "nowhere")
+    no_mnist(called(f"{stage}/train.py"), "nowhere")
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_damaged_data(reader, called, monkeypatch, small_data, script):
+def test_damaged_data(reader, called, monkeypatch, small_data):
     root = reader.folder / "mnist"
     shutil.copytree(small_data, root)
     path = root / "MNIST/raw/train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-100])
     monkeypatch.setitem(reader.env, "MNIST_ROOT", str(root))
-    no_mnist(called(f"01_baseline/{script}"), root)
+    no_mnist(called("01_baseline/train.py"), root)
 
 
 @pytest.mark.slow
