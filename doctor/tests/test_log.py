@@ -136,11 +136,15 @@ def column(number, line):
     return f"{number:>6}  {line}"
 
 
+def numbered(number, line):
+    return f"{number:>6}\t{line}"
+
+
 def box(number, line):
     return f"\u2502 {line}"
 
 
-@pytest.mark.parametrize("prefix", [logger, editor, column, box])
+@pytest.mark.parametrize("prefix", [logger, editor, column, numbered, box])
 def test_a_prefix_of_each_line_changes_at_most_one_answer_of_ten(prefix, excerpts, tmp_path):
     changed = []
     for name, case in CASES.items():

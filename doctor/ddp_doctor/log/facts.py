@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Raised:
+class Thrown:
     """An exception at the end of a traceback."""
 
     at: str
@@ -89,7 +89,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Gathered:
     """How many of the processes said that they are there."""
 
     ranks: tuple
@@ -109,12 +109,12 @@ class Entry:
 class Excerpt:
     """All facts of a log, in the order in which they are printed."""
 
-    errors: list = field(default_factory=list)  # Raised
+    errors: list = field(default_factory=list)  # Thrown
     said: list = field(default_factory=list)  # Said
     waited: list = field(default_factory=list)  # Waited
     queues: list = field(default_factory=list)  # Queue
     quiet: list = field(default_factory=list)  # Quiet
-    joined: list = field(default_factory=list)  # Joined
+    joined: list = field(default_factory=list)  # Gathered
     exits: list = field(default_factory=list)  # Exited
     finished: list = field(default_factory=list)  # Finished
     entries: list = field(default_factory=list)  # Entry

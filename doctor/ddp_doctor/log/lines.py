@@ -17,6 +17,7 @@ CLOCK = re.compile(r"(?<![\[<:\d])(\d\d):(\d\d):(\d\d)\b", re.ASCII)
 POD_LABEL = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ", re.ASCII)
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ", re.ASCII)
 HOST_LABEL = re.compile(r"(?!\d+:)([\w.-]*[\d-][\w.-]*): ", re.ASCII)
+TABBED = re.compile(r"\s*\d+\t", re.ASCII)  # the numbers of `cat -n`
 NUMBERED = re.compile(r" *(\d{1,4}): ", re.ASCII)
 PREFIXES = (
     ("rank", re.compile(r"\[[Rr]ank ?:? ?(\d+)\]:? ?", re.ASCII)),
@@ -200,7 +201,10 @@ def habits_of(path, name):
         if text.strip():
             lines.append(text)
     counting = share_of(NUMBERED, lines) > MOST and is_counting(lines)
-    head = NUMBERED if counting else head_of(lines)
+    if share_of(TABBED, lines) > MOST:
+        head = TABBED
+    else:
+        head = NUMBERED if counting else head_of(lines)
     if head:
         lines = [head.sub("", text, count=1) for text in lines]
     numbers = numbers_of_name(path, name)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from .facts import Excerpt, Exited, Finished, Joined, Queue, Quiet, Said, Waited
+from .facts import Excerpt, Exited, Finished, Gathered, Queue, Quiet, Said, Waited
 from .forms import FORMS, LIBRARY, MENTIONS, MISMATCH, NOISE
 from .lines import files_of, lines_of, short_names
 from .tracebacks import Tracebacks, raised_of
@@ -278,7 +278,7 @@ class Reader:
             for one in lines:
                 excerpt.finished.append(replace(one, after=self.sizes[file] - one.after))
         if self.joined and not self.all_joined:
-            excerpt.joined = [Joined(tuple(sorted(self.joined)), max(self.joined.values()))]
+            excerpt.joined = [Gathered(tuple(sorted(self.joined)), max(self.joined.values()))]
         excerpt.quiet = self.quiet(excerpt)
         return excerpt
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from .facts import Raised
+from .facts import Thrown
 from .forms import LIBRARY, REPORT, WAITED
 from .lines import Line
 
@@ -42,7 +42,7 @@ MOST_LINES_AFTER = 25
 
 
 @dataclass
-class Part:
+class Piece:
     """One traceback of a chain."""
 
     inner: bool = False  # is it the traceback of a loader's worker, printed in that of its rank?
@@ -88,7 +88,7 @@ class Tracebacks:
             self.started = line.stream
             inside = True
         elif line.text.startswith(FATAL) and not chain:
-            part = Part(line=line, message=line.text, is_fatal=True)
+            part = Piece(line=line, message=line.text, is_fatal=True)
             self.open[line.stream] = Chain(False, None, "", [part])
             inside = True
         elif chain:
@@ -118,7 +118,7 @@ class Tracebacks:
                 head = "  "  # In torchrun's report the lines below are indented.
             chain = Chain(self.before.startswith(IGNORED), None, head)
             self.open[line.stream] = chain
-        chain.parts.append(Part(inner))
+        chain.parts.append(Piece(inner))
         chain.linked = False
         return ended
 
@@ -136,7 +136,7 @@ class Tracebacks:
         frame = FRAME.match(text) or RICH_FRAME.match(text)
         if frame and part.line and REPORT.search(part.message):
             # Ray prints the frames of a worker behind the exception that reports it.
-            part = Part(inner=True)
+            part = Piece(inner=True)
             chain.parts.append(part)
         if frame and (part.is_fatal or not part.line):
             if not LIBRARY.search(frame[1]):
@@ -164,7 +164,7 @@ class Tracebacks:
 
 
 def raised_of(chain):
-    """-> Raised without ranks or None, its line, the rank and the process as far as known."""
+    """-> Thrown without ranks or None, its line, the rank and the process as far as known."""
     parts = [part for part in chain.parts if part.line]
     if not parts or chain.ignored:
         return None, None, None, None
@@ -186,7 +186,7 @@ def raised_of(chain):
         frames = frames_of(parts, parts[max(0, parts.index(chosen) - 1)])
     outermost = [place for place, function in frames if function != "<module>"]
     outermost += [place for place, _ in frames] or [line]
-    raised = Raised(
+    raised = Thrown(
         at=chosen.line.at,
         message=message,
         kind=kind,

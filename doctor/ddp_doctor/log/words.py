@@ -1,5 +1,6 @@
 """The excerpt as text: at most fifteen lines, the most telling ones first."""
 
+import re
 from itertools import chain
 
 from .forms import REPORT
@@ -8,6 +9,7 @@ SIGNALS = {-1: "SIGHUP", -2: "SIGINT", -4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS"
 SIGNALS |= {-9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM"}
 NOTHING = "Nothing in this output looks like an error."
 CLOSING = "This is an excerpt and not a diagnosis. Give it, with the script, to whoever helps you."
+FOLDERS = re.compile(r"^\S*/(?=[^/\s]+\.py:\d+: )")  # they could leave no room for a warning
 MESSAGE = 400  # letters of an exception's message that are shown
 MOST_LINES = 14  # without the last one
 
@@ -125,7 +127,8 @@ def said(excerpt):
             is_new = one.words not in shown and not REPORT.search(one.text)
             if is_new and most:
                 where = f"{one.at}, {name(one.ranks)}" if one.ranks else one.at
-                lines.append(f"Said ({where}): {short(one.text, words=one.words)}")
+                text = FOLDERS.sub("", one.text)
+                lines.append(f"Said ({where}): {short(text, words=one.words)}")
                 most -= 1
     return lines
 
