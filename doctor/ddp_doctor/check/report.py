@@ -50,7 +50,7 @@ def show_all_findings():
 def print_words(words):
     exercise = f", exercise {number(words.exercise)}" if words.exercise else ""
     print_text(f"Why: {words.why}", "  ")
-    print_text(f"See {address(words.page)}{exercise}", "  ")
+    print(f"  See {address(words.page)}{exercise}")  # One line, so that it can be copied.
 
 
 def number(exercise):
