@@ -128,8 +128,13 @@ class Reader:
     def go_on(self, text):
         """Add an indented line to the line above that ends with a colon."""
         said = self.found.get(self.unfinished)
-        if said and text.startswith(("\t", "    ")) and len(said.text) < 600:
-            self.found[self.unfinished] = replace(said, text=f"{said.text} {text.strip()[:120]}")
+        more = text.strip()
+        if len(more) > 120:
+            more = f"{more[:117]}..."
+        # A line that begins with a bracket is another one, of a logger or of PyTorch.
+        belongs = text.startswith(("\t", "    ")) and not more.startswith("[")
+        if said and belongs and len(said.text) < 600:
+            self.found[self.unfinished] = replace(said, text=f"{said.text} {more}")
         else:
             self.unfinished = None
 
@@ -315,8 +320,6 @@ class Reader:
         if not self.full and not unnamed:
             for rank in sorted((self.ranks | set(self.last) - {None}) - spoken):
                 quiet.append(self.last_words(rank))
-        if None in self.last:
-            quiet.append(self.last_words(None))
         return quiet
 
     def last_words(self, rank):

@@ -44,9 +44,13 @@ def name(ranks):
 
 
 def who(fact):
-    """The ranks of a fact, and how often it is there if that is not the same number."""
-    words = name(fact.ranks) if fact.ranks else fact.process or "no rank named"
-    return words if fact.times == max(1, len(fact.ranks)) else f"{words}, {fact.times} times"
+    """-> ", rank 2, 3 times": the ranks, if they are known, and how often it is there if not once.
+
+    Without a rank nothing is said: another form of line may name it.
+    """
+    words = name(fact.ranks) if fact.ranks else fact.process
+    text = f", {words}" if words else ""
+    return text if fact.times == max(1, len(fact.ranks)) else f"{text}, {fact.times} times"
 
 
 def text_of(excerpt):
@@ -94,7 +98,7 @@ def errors(excerpt):
     lines = []
     found = of_kind(excerpt.errors, "own")
     for error in found[:3]:
-        lines.append(f"Error, {who(error)} ({error.at}): {short(error.message, MESSAGE)}")
+        lines.append(f"Error{who(error)} ({error.at}): {short(error.message, MESSAGE)}")
         if error.then:
             lines.append(f"  then: {short(error.then)}")
         if error.line:
@@ -136,7 +140,7 @@ def said(excerpt):
 def waiting(excerpt):
     lines = []
     for error in of_kind(excerpt.errors, "waited")[:2]:
-        subject = f"Timed out, had no connection or was stopped, {who(error)}"
+        subject = f"Timed out, had no connection or was stopped{who(error)}"
         words = short(error.message, 250)
         if error.then:
             words += f"; then: {short(error.then, 120)}"
@@ -181,19 +185,19 @@ def duration(seconds):
 
 
 def quiet(excerpt):
-    """The ranks without an error, the last lines of two of them, and the last line of no rank."""
+    """The ranks without an error, and the last lines of two of them."""
     lines = []
-    ranks = [one.rank for one in excerpt.quiet if one.rank is not None]
-    if ranks:
+    if excerpt.quiet:
+        ranks = [one.rank for one in excerpt.quiet]
         lines.append(f"No line of {name(ranks)} has a timeout or an exception")
     with_words = [one for one in excerpt.quiet if one.at]
-    unnamed = [one for one in with_words[2:] if one.rank is None]
-    for one in with_words[:2] + unnamed:
-        subject = "no rank" if one.rank is None else f"rank {one.rank}"
-        before = f", {duration(one.seconds)} before the first timeout" if one.seconds else ""
+    for one in with_words[:2]:
+        before = ""
+        if one.seconds:
+            before = f", about {duration(one.seconds)} before the first timeout"
         words = short(one.text, 120)
         lines.append(
-            f"  last line with {subject}, apart from PyTorch's ({one.at}{before}): {words}"
+            f"  last line with rank {one.rank}, apart from PyTorch's ({one.at}{before}): {words}"
         )
     for joined in excerpt.joined:
         if len(joined.ranks) < joined.world:
