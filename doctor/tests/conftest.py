@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -44,7 +45,7 @@ class User:
 
     def doctor(self, line, **options):
         """Run a command line after `ddp-doctor`."""
-        return self.run(sys.executable, DOCTOR, *line.split(), **options)
+        return self.run(sys.executable, DOCTOR, *shlex.split(line), **options)
 
     def check(self, command, flags="", **options):
         """Run `ddp-doctor check` -> its CompletedProcess, and what --json has written."""

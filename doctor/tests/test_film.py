@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import struct
 from xml.etree import ElementTree
 
@@ -298,7 +299,7 @@ def filmed(user, command, monkeypatch):
     """-> the film of a real run, and its pace."""
     monkeypatch.chdir(user.folder)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    words = command.split()
+    words = shlex.split(command)
     code, end, processes = observe(words, patience=60, limit=250, speed=True)
     run = build(code, end, processes)
     assert run.ended_well and len(run.ranks) == 2
@@ -345,7 +346,7 @@ def test_the_lanes_of_stage_4_add_up(user, monkeypatch):
 @pytest.mark.slow
 def test_a_slow_rank_and_its_line_are_named(user, monkeypatch):
     script = DOCTOR / "tests/one_cost.py"
-    made, pace = filmed(user, f"{TORCHRUN} {script} straggler", monkeypatch)
+    made, pace = filmed(user, f"{TORCHRUN} '{script}' straggler", monkeypatch)
     check_sums(made, pace)
     number = 1 + [line.endswith("# straggler") for line in script.read_text().split("\n")].index(
         True
@@ -359,7 +360,7 @@ def test_a_slow_rank_and_its_line_are_named(user, monkeypatch):
 @pytest.mark.slow
 def test_item_in_the_loop_is_named_with_its_line(user, monkeypatch):
     script = DOCTOR / "tests/counts_by_item.py"
-    made, pace = filmed(user, f"{TORCHRUN} {script}", monkeypatch)
+    made, pace = filmed(user, f"{TORCHRUN} '{script}'", monkeypatch)
     check_sums(made, pace)
     number = 1 + [line.endswith("# item") for line in script.read_text().split("\n")].index(True)
     where = f"`right += sum(hits[n].item() for n in range(SAMPLES))`, line {number} of"

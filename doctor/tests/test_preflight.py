@@ -14,8 +14,8 @@ NODE = {"versions": "torch 2.0", "data": "crc32 1", "own name": "a is 10.0.0.1"}
 
 
 def test_two_sound_ranks(user):
-    line = f"torchrun --standalone --nproc-per-node 2 {DOCTOR} {FLAGS} --data {DOCTOR}/ddp_doctor"
-    done = user.run(*line.split())
+    torchrun = "torchrun --standalone --nproc-per-node 2".split()
+    done = user.run(*torchrun, DOCTOR, *FLAGS.split(), "--data", DOCTOR / "ddp_doctor")
     assert done.returncode == 0 and done.stdout.count("\nok ") == 6, done
     assert done.stdout.endswith("preflight: all checks pass\n"), done
 

@@ -230,7 +230,7 @@ def test_a_command_without_ranks_is_too_little(measure):
 @pytest.mark.parametrize("key", ["straggler", "two-passes-synced", "epoch-pause", "own-code"])
 def test_a_cost_that_was_put_in_is_named(measure, key):
     name = "each-pass-synced" if key == "two-passes-synced" else key
-    done, said = measure(f"{TORCHRUN} {SCRIPT} {key}")
+    done, said = measure(f"{TORCHRUN} '{SCRIPT}' {key}")
     found = {one["key"]: one for one in said["findings"]}
     assert done.returncode == 0 and name in found, done
     assert found[name]["at"].endswith(f"one_cost.py:{line_of(key)}"), done
@@ -247,7 +247,7 @@ RETURN = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
 def test_memory_that_is_returned_is_named_and_memory_that_is_kept_is_not(measure, megabytes):
     """The first setting makes glibc return every tensor at once, whatever the machine's default."""
     for settings, found in ((RETURN, True), (KEEP, False)):
-        done, said = measure(f"{TORCHRUN} {SCRIPT} memory-{megabytes}", **settings)
+        done, said = measure(f"{TORCHRUN} '{SCRIPT}' memory-{megabytes}", **settings)
         keys = [one["key"] for one in said["findings"]]
         assert ("memory-returned" in keys) == found, done
 
@@ -256,8 +256,8 @@ def test_memory_that_is_returned_is_named_and_memory_that_is_kept_is_not(measure
 def test_weights_are_equal_bit_for_bit(measure, user):
     alone = user.folder / "alone.pt"
     watched = user.folder / "watched.pt"
-    user.run(*f"{TORCHRUN} {SCRIPT} none {alone}".split())
-    done, said = measure(f"{TORCHRUN} {SCRIPT} none {watched}")
+    user.run(*TORCHRUN.split(), SCRIPT, "none", alone)
+    done, said = measure(f"{TORCHRUN} '{SCRIPT}' none '{watched}'")
     assert done.returncode == 0 and not said["findings"], done
     left = torch.load(alone)
     right = torch.load(watched)
