@@ -4,6 +4,7 @@ import base64
 import functools
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -185,10 +186,15 @@ def describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
     words = {}
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         for output in cell.get("outputs", []):
-            alt = output.get("metadata", {}).get("image/png", {}).get("alt")
-            if alt:
-                png = base64.b64decode("".join(output["data"]["image/png"]))
-                words[hashlib.sha256(png).hexdigest()] = alt
+            for kind, described in output.get("metadata", {}).items():
+                if kind not in ("image/png", "image/svg+xml") or not described.get("alt"):
+                    continue
+                text = "".join(output["data"][kind])
+                if kind == "image/png":
+                    picture = base64.b64decode(text)
+                else:
+                    picture = os.linesep.join(text.splitlines()).encode()  # as MyST-NB writes it
+                words[hashlib.sha256(picture).hexdigest()] = described["alt"]
     for image in doctree.findall(nodes.image):
         if Path(image["uri"]).stem in words:
             image["alt"] = words[Path(image["uri"]).stem]
