@@ -337,7 +337,7 @@ def speed_table(rows: list[Row]) -> str:
         if base is not None and in_mixed_precision(row) and not in_mixed_precision(base):
             ratio += " x fp32"
             per_device = []
-        note = note_on(row, rows, found, per_device)
+        note = note_on(row, rows, base, found, per_device)
         number = ""
         if note:
             if note not in notes:
@@ -362,7 +362,9 @@ def speed_table(rows: list[Row]) -> str:
     return text
 
 
-def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[float]) -> str:
+def note_on(
+    row: Row, rows: list[Row], base: Row | None, found: list[float], per_device: list[float]
+) -> str:
     """What a reader must know about the ratios of a row, or why there are none; else ""."""
     share = disturbed(row)
     if share is not None:
@@ -370,14 +372,14 @@ def note_on(row: Row, rows: list[Row], found: list[float], per_device: list[floa
             f"disturbed: a rank got {share:.0%} of the processor time that it asked for, because "
             "other programs ran or there are more ranks than cores: no ratio (try --repeat)"
         )
-    if not found:
-        bases = [base for base in candidates(rows) if base is not row]
-        differ = min((differences(row[0], base[0]) for base in bases), key=len, default=[])
-        base = name_of(rows[0])
+    if base is None:
+        others = [other for other in candidates(rows) if other is not row]
+        differ = min((differences(row[0], other[0]) for other in others), key=len, default=[])
+        name = name_of(rows[0])
         if not differ:
-            return f"no ratio to {base}, because other programs disturbed the run of {base}"
-        return f"no ratio to {base}, because of other settings: {', '.join(differ)}"
-    apart = faults_apart(row, base_of(row, rows))
+            return f"no ratio to {name}, because other programs disturbed the run of {name}"
+        return f"no ratio to {name}, because of other settings: {', '.join(differ)}"
+    apart = faults_apart(row, base)
     if apart:
         return apart
     if not per_device:
