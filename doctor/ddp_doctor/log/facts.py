@@ -63,7 +63,7 @@ class Queue:
 class Quiet:
     """A rank that the log names, without an error or a timeout of its own."""
 
-    rank: int | None  # None: the last line that names no rank
+    rank: int
     at: str | None
     text: str  # the last line that names it
     seconds: float | None = None  # how long before the first timeout
