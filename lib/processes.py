@@ -6,7 +6,6 @@ processes can be found, even those that have lost their parent or have a session
 
 import ctypes
 import os
-import platform
 import shlex
 import signal
 import socket
@@ -27,10 +26,13 @@ MARKS = "STARTED_BY"  # the environment variable: the marks of all commands abov
 # the next one. Each of its pages then costs a page fault. With these variables a process keeps its
 # memory. Runs that are compared have them, because otherwise a large batch is slower than a small
 # one for a reason that has nothing to do with parallelism. Without the second variable, the first
-# one would make every large tensor a mapping of its own. Other C libraries do not read them.
+# one would make every large tensor a mapping of its own. The third is for the threads of stage 2:
+# each of them would otherwise have a pool of its own, and empty pools are returned in spite of the
+# first variable. Other C libraries do not read them.
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",  # bytes: more than the stages use
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_ARENA_MAX": "1",
 }
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h: the signal that a process gets when its parent ends
@@ -170,19 +172,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def device_name(device: str = "cpu") -> str:
-    """Return the name of the first GPU ("cuda"), or of the CPU (elsewhere than on Linux: its kind).
-
-    A child process asks for the GPU's name: CUDA is not initialised in this one. Raises
-    RuntimeError with PyTorch's message if there is none.
-    """
-    if device == "cuda":
-        return ask("torch.cuda.get_device_name()")
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(": ")[2]
-    return platform.machine()
+def device_name() -> str:
+    """Return the name of the CPU, as the records of the stages have it. A child asks PyTorch."""
+    return ask("torch.cpu.get_capabilities().get('cpu_name', 'CPU')")
 
 
 def ask(expression: str) -> str:

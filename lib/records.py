@@ -403,7 +403,8 @@ def faults_apart(row: Row, base: Row) -> str:
     return (
         f"{name} had {max(own, other):,.0f} page faults in a step, and the other row "
         f"{min(own, other):,.0f}: its memory was returned to the system after each step. Set "
-        f"{' and '.join(KEEP_MEMORY)} to a billion for both runs, as compare.py does"
+        f"{' '.join(f'{name}={value}' for name, value in KEEP_MEMORY.items())} for both runs, as "
+        "compare.py does"
     )
 
 

@@ -32,6 +32,8 @@ SHORT = ("--timeout", str(two_nodes.TIMEOUT))  # for train.py: how long a rank w
 # For torchrun: it looks for the endpoint for 60 s and waits for other nodes for 600 s by default.
 SHORT_RENDEZVOUS = ("--rdzv-conf", "read_timeout=3,join_timeout=5")
 PEER_LOST = "Connection (closed|reset) by peer"
+# What a rank that waits prints first depends on where gloo is when the time is over.
+TIMED_OUT = r"Timed out waiting \d+ms|Application timeout caused pair closure"
 STORE_LOST = "The connection to the C10d store has failed"
 NO_RENDEZVOUS = f"{STORE_LOST}|Rendezvous(Timeout|Closed)Error"
 
@@ -72,23 +74,23 @@ def exits(run):
 def stopped(run):
     """Rank 1 is frozen (SIGSTOP), as on a machine that swaps.
 
-    Root cause: the node that does not print "Timed out waiting"; the rank that prints it was
-    waiting. The torchrun of the frozen rank sends SIGTERM, which has no effect, and SIGKILL after
-    --shutdown-timeout seconds (here 3, by default 30).
+    Root cause: the node that prints no timeout; the rank that prints one was waiting. The torchrun
+    of the frozen rank sends SIGTERM, which has no effect, and SIGKILL after --shutdown-timeout
+    seconds (here 3, by default 30).
     """
     run.train_an_epoch(*SHORT, torchrun=("--shutdown-timeout", "3"))
     run.inject(lambda: run.rank(1).suspend())
-    return run.result((1, r"Timed out waiting \d+ms"), (1, "forcefully exiting via 9"))
+    return run.result((1, TIMED_OUT), (1, "forcefully exiting via 9"))
 
 
 def hangs(run):
     """Rank 0, on the node of the endpoint, hangs in an endless loop.
 
-    Root cause: the node that prints nothing, and there the rank without "Timed out waiting". Its
-    torchrun waits for the rank without any limit: end it yourself.
+    Root cause: the node that prints nothing, and there the rank without a timeout. Its torchrun
+    waits for the rank without any limit: end it yourself.
     """
     run.start_both(*SHORT, fault="hangs 0")
-    return run.result((two_nodes.STILL_WAITS, ""), (1, r"Timed out waiting \d+ms"))
+    return run.result((two_nodes.STILL_WAITS, ""), (1, TIMED_OUT))
 
 
 def cut_off(run):
@@ -101,7 +103,7 @@ def cut_off(run):
     run.inject(lambda: run.hosts.cut("host1"))
     run.wait_until(lambda: run.torchruns[0].ended)
     run.hosts.join("host1")
-    return run.result((1, r"Timed out waiting \d+ms"), (1, STORE_LOST))
+    return run.result((1, TIMED_OUT), (1, STORE_LOST))
 
 
 def head_lost(run):
@@ -115,7 +117,7 @@ def head_lost(run):
         run.hosts.start(name, ["sysctl", "-qw", "net.ipv4.tcp_retries2=5"]).wait()
     run.train_an_epoch(*SHORT)
     run.inject(lambda: run.hosts.cut("host0"))
-    return run.result((1, r"Timed out waiting \d+ms"), (1, STORE_LOST))
+    return run.result((1, TIMED_OUT), (1, STORE_LOST))
 
 
 def wrong_name(run):
