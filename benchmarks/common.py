@@ -23,7 +23,6 @@ import torch.multiprocessing as mp
 import torch.nn as nn
 from tabulate import tabulate
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -113,11 +112,6 @@ def in_turns(rounds: int, ways: dict[str, Callable]) -> dict[str, list]:
 
 
 # ---------------------------------------------------------------- models and optimizers
-
-
-def ddp(model: nn.Module, **options) -> DistributedDataParallel:
-    """-> DDP that broadcasts no buffers in a forward, as in the committed figures."""
-    return DistributedDataParallel(model, forward_sync_buffers=False, **options)
 
 
 def wider_net(width: int) -> nn.Sequential:

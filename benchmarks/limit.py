@@ -7,12 +7,15 @@ time over the version's in the same round.
 The milliseconds of a step are split by the times of both ranks (one machine, one clock): computing,
 waiting until the slower rank has its last gradient too, and averaging from then on.
 
+At last the averaging alone: how long does an all-reduce take if both ranks call it at once?
+
     python -m benchmarks.limit
-    python -m benchmarks.limit --batch-size 120
+    python -m benchmarks.limit --batch-size 60
 """
 
 import importlib
 import statistics
+import time
 from functools import partial
 
 import torch
@@ -25,13 +28,14 @@ stage3 = importlib.import_module("03_ddp_spawn.train")
 from_scratch = importlib.import_module("03_ddp_spawn.from_scratch")
 
 BOUND = "no communication (upper bound)"
-OURS = "forward_sync_buffers=False"  # as in the stages
-VERSIONS = {  # name -> how the model is wrapped; "and": with forward_sync_buffers=False
+OURS = "DDP, default options"  # as in the stages
+DDP = DistributedDataParallel
+VERSIONS = {  # name -> how the model is wrapped
     BOUND: lambda model: model,
-    "DDP, default options": DistributedDataParallel,
-    OURS: common.ddp,
-    "and gradient_as_bucket_view": lambda model: common.ddp(model, gradient_as_bucket_view=True),
-    "and static_graph": lambda model: common.ddp(model, static_graph=True),
+    OURS: DDP,
+    "forward_sync_buffers=False": lambda model: DDP(model, forward_sync_buffers=False),
+    "gradient_as_bucket_view=True": lambda model: DDP(model, gradient_as_bucket_view=True),
+    "static_graph=True": lambda model: DDP(model, static_graph=True),
     "buckets from scratch": from_scratch.BucketedDDP,
     "naive from scratch": from_scratch.NaiveDDP,
 }
@@ -45,9 +49,10 @@ def main():
     if args.batch_size % 2:
         parser.error("--batch-size has to be even")
     first, second = common.on_ranks(2, measure, args)
+    alone = common.on_ranks(2, all_reduces, 500)[0]
     versions = {name: analyse(first[name], second[name]) for name in VERSIONS}
     about = f"2 ranks, {args.batch_size} images per step, {common.about()}"
-    results = {"about": about, "steps": args.steps, "versions": versions}
+    results = {"about": about, "steps": args.steps, "versions": versions, "alone": alone}
     common.show(args, f"limit-{args.batch_size}", results, report)
 
 
@@ -78,6 +83,22 @@ def prepare(wrap, args):
     steps = args.steps * (args.rounds + 1)  # in_turns adds a round that does not count
     optimizer, schedule = common.scheduled_sgd(model, 0.01, steps)
     return wrap(model), optimizer, schedule
+
+
+def all_reduces(rounds: int) -> dict[str, float]:
+    """On a rank -> {bytes: median milliseconds of an all-reduce, right after a barrier}"""
+    gradients = sum(parameter.nbytes for parameter in stage3.make_model().parameters())
+    found = {}
+    for nbytes in (4, gradients):
+        numbers = torch.zeros(nbytes // 4)
+        times = []
+        for _ in range(rounds):
+            dist.barrier()
+            began = time.perf_counter()
+            dist.all_reduce(numbers)
+            times.append(time.perf_counter() - began)
+        found[str(nbytes)] = 1000 * statistics.median(times)
+    return found
 
 
 # ---------------------------------------------------------------- what came out
@@ -132,7 +153,11 @@ def report(results: dict) -> str:
         row.append(common.deciles([own / other for own, other in zip(rounds["total"], ours)]))
         rows.append(row)
     titles = ["ms per step", "total", *PARTS, "of the bound", "x the stages"]
-    return f"{results['about']}\n{common.table(titles, rows)}"
+    alone = []
+    for nbytes, milliseconds in results["alone"].items():
+        alone.append(f"{milliseconds:.2f} ms for {int(nbytes):,} bytes")
+    text = f"{results['about']}\n{common.table(titles, rows)}"
+    return f"{text}\nAn all-reduce without a step around it takes {' and '.join(alone)}."
 
 
 if __name__ == "__main__":

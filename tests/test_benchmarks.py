@@ -73,7 +73,7 @@ ON_NO_PAGE = {"all_reduce_ways", "loaders", "threads", "batch_size", "overlap"}
 
 def module_of(name):
     """The benchmark that prints what stands in results/NAME.json"""
-    name = {"limit-120": "limit", "limit-240": "limit"}.get(name, name)
+    name = {"limit-60": "limit", "limit-240": "limit"}.get(name, name)
     return importlib.import_module(f"benchmarks.{name}")
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from_scratch = import_module("03_ddp_spawn.from_scratch")  # before there is a process group
 
@@ -39,7 +40,7 @@ def sizes(net: str, width: int = 1) -> list[int]:
 
 def backward_passes(model: nn.Module, cap: float | None, times: int = 3) -> list[list[Event]]:
     events, parameters = [], list(model.parameters())
-    ddp_model = import_module("benchmarks.common").ddp(model, bucket_cap_mb=cap)
+    ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap)
     for index, parameter in enumerate(parameters):
         parameter.register_post_accumulate_grad_hook(partial(note_gradient, events, index))
     index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
