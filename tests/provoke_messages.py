@@ -377,6 +377,12 @@ IN_ONE_PROCESS = {
     ),
     "other_labels": lambda: nn.functional.cross_entropy(torch.zeros(1, 10), torch.tensor([12])),
     "batch_of_one": lambda: nn.BatchNorm1d(2)(torch.ones(1, 2)),
+    "gather_on_the_cpu": lambda: nn.parallel.gather([torch.ones(2), torch.ones(2)], 0),
+    "gather_numbers": lambda: nn.parallel.gather([{"loss": 0.5}, {"loss": 0.7}], 0),
+    "lengths_on_another_device": lambda: nn.utils.rnn.pack_padded_sequence(
+        torch.ones(2, 3, 4), torch.tensor([3, 2], device="meta"), batch_first=True
+    ),
+    "hidden_of_another_batch": lambda: nn.GRU(4, 5)(torch.ones(3, 2, 4), torch.zeros(1, 4, 5)),
     "no_gradient": lambda: torch.ones(2).sum().backward(),
     "other_sizes": lambda: nn.Linear(2, 3).load_state_dict(nn.Linear(2, 2).state_dict()),
     "no_samples": lambda: DataLoader([], shuffle=True),
