@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from datetime import timedelta
@@ -322,6 +323,20 @@ def data_missing():
     from torchvision import datasets
 
     datasets.MNIST(tempfile.mkdtemp(), download=False)
+
+
+@alone
+def download_refused():
+    """Each request of this server is answered by 403."""
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    from torchvision import datasets
+
+    BaseHTTPRequestHandler.do_GET = lambda request: request.send_error(403)
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    datasets.MNIST.mirrors = [f"http://127.0.0.1:{server.server_port}/"]
+    datasets.MNIST(tempfile.mkdtemp(), download=True)
 
 
 @alone
