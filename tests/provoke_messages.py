@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -238,6 +239,13 @@ def deprecated_buffers(rank):
         ddp_model = DistributedDataParallel(nn.Linear(2, 1))
         ddp_model.broadcast_buffers = False
     print(f"attribute set after wrapping: {len(seen)} warnings")
+
+
+@two_ranks
+def tensor_and_dtensor(rank):
+    model = nn.Sequential(nn.Linear(2, 1))
+    fully_shard(model)
+    model[0](torch.ones(4, 2))  # not model(...), whose forward would gather the weights
 
 
 # ---------------------------------------------------------------- backward, precision, optimizer
