@@ -287,6 +287,12 @@ def schedule_first():
     torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
 
 
+@alone
+def not_deterministic():
+    torch.use_deterministic_algorithms(True)
+    torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+
+
 # ---------------------------------------------------------------- checkpoints
 
 
