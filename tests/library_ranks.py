@@ -36,6 +36,26 @@ class Rows(torch.utils.data.Dataset):
         return {"x": torch.tensor([float(i)]), "labels": torch.zeros(1)}
 
 
+class Batches:
+    """A batch sampler that notes the epochs which it is told."""
+
+    batch_size = 2
+    drop_last = False
+    sampler = None
+
+    def __init__(self):
+        self.told = []
+
+    def set_epoch(self, epoch):
+        self.told.append(epoch)
+
+    def __iter__(self):
+        return iter([[2 * number, 2 * number + 1] for number in range(10)])
+
+    def __len__(self):
+        return 10
+
+
 def flat(batches):
     return sorted(int(number) for batch in batches for number in batch.flatten())
 
@@ -60,6 +80,12 @@ def accelerate():
     found["gather_for_metrics"] = []
     for (batch,) in loader:
         found["gather_for_metrics"] += flat([accelerator.gather_for_metrics(batch)])
+    loader = accelerator.prepare(DataLoader(data, batch_size=2, shuffle=True))
+    found["epochs"] = [[int(x) for (batch,) in loader for x in batch] for _ in range(2)]
+    batches = Batches()
+    for _ in accelerator.prepare(DataLoader(data, batch_sampler=batches)):
+        pass
+    found["told"] = batches.told
     model = torch.nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -100,11 +126,11 @@ def transformers():
             y = self.layer(x) * 0 + x
             return {"loss": y.mean(), "logits": y}
 
-    def train(data):
+    def train(data, max_steps=5):
         seen.clear()
         folder = sys.argv[2]
         settings = dict(use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True)
-        settings |= dict(per_device_train_batch_size=2, logging_steps=1, max_steps=5)
+        settings |= dict(per_device_train_batch_size=2, logging_steps=1, max_steps=max_steps)
         trainer = Trainer(
             Net(),
             TrainingArguments(folder, per_device_eval_batch_size=2, **settings),
@@ -122,7 +148,21 @@ def transformers():
     found["rows evaluated"] = trainer.evaluate()["eval_rows"]
     train(Stream())
     found["stream"] = flat(seen)
+    train(Rows(20), max_steps=10)
+    order = [int(x) for batch in seen for x in batch]
+    found["epochs"] = [order[:10], order[10:]]
     return found
+
+
+def fabric():
+    import lightning as L
+
+    fabric = L.Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    loader = fabric.setup_dataloaders(
+        DataLoader(TensorDataset(NUMBERS), batch_size=2, shuffle=True)
+    )
+    return {"epochs": [[int(x) for (batch,) in loader for x in batch] for _ in range(2)]}
 
 
 def lightning():
@@ -150,11 +190,12 @@ def lightning():
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.0)
 
-    def train(loader):
+    def train(loader, epochs=1):
         net = Net()
         quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)
         quiet |= dict(enable_model_summary=False, num_sanity_val_steps=0)
-        trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, **quiet)
+        quiet |= dict(max_epochs=epochs)
+        trainer = L.Trainer(accelerator="cpu", devices=2, strategy="ddp", **quiet)
         trainer.fit(net, loader, DataLoader(ODD, batch_size=1))
         return net, trainer
 
@@ -166,6 +207,9 @@ def lightning():
     found["split twice"] = flat(net.seen)
     net, _ = train(DataLoader(Stream(), batch_size=2))
     found["stream"] = flat(net.seen)
+    net, _ = train(DataLoader(data, batch_size=2, shuffle=True), epochs=2)
+    order = [int(x) for batch in net.seen for x in batch]
+    found["epochs"] = [order[:10], order[10:]]
     return found
 
 
