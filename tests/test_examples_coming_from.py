@@ -87,6 +87,40 @@ def test_files_of_any_kind_are_loaded(tmp_path, has_batchnorm, prefix, nested):
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
+WRAPPED = {
+    "DDP": DistributedDataParallel,
+    "DataParallel": nn.DataParallel,
+    "compile": torch.compile,
+    "DDP of compile": lambda model: DistributedDataParallel(torch.compile(model)),
+    "compile of DDP": lambda model: torch.compile(DistributedDataParallel(model)),
+    "compile of DataParallel": lambda model: torch.compile(nn.DataParallel(model)),
+}
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rank", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("order", WRAPPED)
+def test_the_file_of_any_wrapper_is_loaded(group_of_one, tmp_path, order):
+    """By predict.py, and with the prefixes that the page of messages names, in its order."""
+    model = predict.make_model(has_batchnorm=True)
+    torch.save(WRAPPED[order](model).state_dict(), tmp_path / "model.pt")
+    loaded = [predict.load_model(tmp_path / "model.pt"), predict.make_model(has_batchnorm=True)]
+    page = (ROOT / "docs/failures/messages/training.md").read_text()
+    entry = page.partition("### The keys have the prefix of a wrapper")[2].partition("### ")[0]
+    state = torch.load(tmp_path / "model.pt")
+    for prefix in re.findall(r'`"(\w+\.)"`', entry):
+        nn.modules.utils.consume_prefix_in_state_dict_if_present(state, prefix)
+    loaded[1].load_state_dict(state)
+    for copy in loaded:
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(copy.state_dict()[name], tensor)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_is_as_right_in_predict_as_in_its_own_test(trained, reader, stage):

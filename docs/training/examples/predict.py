@@ -26,9 +26,9 @@ def load_model(path):
     if "model" in state:
         state = state["model"]
     # A wrapper puts a prefix before each key. DDP and DataParallel put "module.", and compile puts
-    # "_orig_mod.".
+    # "_orig_mod.". The outer wrapper's prefix comes first, so "module." is looked for twice.
     # No stage saves a wrapper, but other scripts do.
-    for prefix in ("module.", "_orig_mod."):
+    for prefix in ("module.", "_orig_mod.", "module."):
         nn.modules.utils.consume_prefix_in_state_dict_if_present(state, prefix)
     has_batchnorm = any(key.endswith("running_mean") for key in state)
     model = make_model(has_batchnorm)
