@@ -4,6 +4,7 @@ that is here.
 test_coming_from.py compares what a case warns, raises and prints with the row of its old line.
 """
 
+import argparse
 import contextlib
 import importlib
 import os
@@ -18,7 +19,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
-import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -235,25 +235,50 @@ def data_parallel():
     assert torch.equal(nn.DataParallel(model)(x), model(x))
 
 
+class DataParallel(nn.DataParallel):
+    """DI-engine's wrapper: it passes on no device_ids, and has its own parameters()."""
+
+    def __init__(self, module, device_ids=None, output_device=None, dim=0):
+        super().__init__(module, device_ids=None, output_device=None, dim=0)
+
+    def parameters(self, recurse=True):
+        return self.module.parameters(recurse=True)
+
+
 @here("class DataParallel(nn.DataParallel): def parameters(self)")
 def parameters_of_a_wrapper():
-    """The wrapper's own method returns the same tensors. Only their names differ."""
+    """PyTorch's own method returns the same tensors, and the names are the same."""
     model = linear()
-    wrapper = nn.DataParallel(model)
-    assert all(own is inner for own, inner in zip(wrapper.parameters(), model.parameters()))
-    return [name for name, _ in wrapper.named_parameters()]
+    found = []
+    for wrapper in (DataParallel(model), nn.DataParallel(model)):
+        assert all(own is inner for own, inner in zip(wrapper.parameters(), model.parameters()))
+        found.append([name for name, _ in wrapper.named_parameters()])
+    assert found[0] == found[1]
+    return found[0]
+
+
+@here("param.grad = torch.zeros_like(param)")
+def zeros_before_the_first_step():
+    """The guide sets zeros once. Its loop calls zero_grad() before the first backward pass."""
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for param in model.parameters():
+        param.grad = torch.zeros_like(param)
+    optimizer.zero_grad()
+    return f"after zero_grad() the gradient is {model.weight.grad}"
 
 
 @here("mp.spawn(main, args=(args), nprocs=N)")
 def no_tuple():
     """The parentheses make no tuple. The call fails in the new process."""
-    mp.spawn(print, args=(7), nprocs=1)
+    args = argparse.Namespace(epochs=3)
+    mp.spawn(print, args=(args), nprocs=1)
 
 
 @here("torch.multiprocessing.Process(target=worker, args=(rank,))")
 def process():
     """-> the exit code of a process that raises. Nothing is raised here."""
-    one = mp.get_context("fork").Process(target=int, args=("no number",))
+    one = torch.multiprocessing.Process(target=int, args=("no number",))
     one.start()
     one.join(60)
     return f"exit code {one.exitcode}"
@@ -364,30 +389,19 @@ def broadcast_objects():
 
 @on_ranks("with torch.cuda.amp.autocast(): in forward")
 def autocast_in_forward():
-    """-> the types of the output and of the loss, with autocast in forward and around the call."""
-    found = []
-    for inside in (True, False):
-        model = Autocasting(inside)
-        ddp_model = DistributedDataParallel(model)
-        with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
-            output = ddp_model(torch.ones(4, 2))
-            loss = F.cross_entropy(output, torch.zeros(4, dtype=torch.long))
-        loss.backward()
-        assert model.layer.weight.grad.dtype == torch.float32
-        found.append(f"loss {str(loss.dtype).removeprefix('torch.')}")
-    return ", ".join(found)
+    """-> the type of the output. The model is on the CPU, also where there is a GPU."""
+    output = DistributedDataParallel(Autocasting())(torch.ones(4, 2))
+    output.sum().backward()
+    return f"output {str(output.dtype).removeprefix('torch.')}"
 
 
 class Autocasting(nn.Module):
-    def __init__(self, enabled):
+    def __init__(self):
         super().__init__()
         self.layer = linear()
-        self.enabled = enabled
 
     def forward(self, x):
-        if not self.enabled:
-            return self.layer(x)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.cuda.amp.autocast():
             return self.layer(x)
 
 
@@ -404,7 +418,7 @@ def experiments():
 # What a rank of the scripts prints. They do not import torch, which would take seconds per rank.
 PRINTS = """
 import os, sys
-print("flags", sys.argv[1:], "LOCAL_RANK", os.environ["LOCAL_RANK"])
+print("flags", sys.argv[1:], "LOCAL_RANK", os.environ.get("LOCAL_RANK"))
 print("unbuffered", sys.stdout.write_through)
 """
 PARSES = """
@@ -434,7 +448,7 @@ COMMANDS['parser.add_argument("--local_rank", type=int) under torchrun'] = (
 COMMANDS["torchrun --nproc_per_node=2 --node_rank=0"] = (
     "torchrun --standalone --nproc_per_node=2 --node_rank=0 prints.py"
 )
-COMMANDS["python -u SCRIPT"] = "torchrun --standalone --nproc_per_node=1 prints.py"
+COMMANDS["python -u SCRIPT"] = "python -u prints.py"
 COMMANDS["python -m torchelastic.distributed.launch"] = "python -m torchelastic.distributed.launch"
 
 
