@@ -217,7 +217,7 @@ def test_seconds_of_ranks_are_not_added_up():
         assert speed / by_sum == pytest.approx(2, rel=0.03)
 
 
-def test_the_figures_of_the_demo():
+def test_the_steps_of_the_demo():
     steps = [3 * len(DataLoader(DistributedSampler(range(60_000), n, 0), 32)) for n in (1, 2)]
     assert steps == [5625, 2814]
     assert "5,625" in PAGE and "2,814" in PAGE
