@@ -128,10 +128,6 @@ def figures_of_stages():
     for phase in ("forward", "backward"):
         yield STAGES[1], f"{medians[phase]:.1f}"
         yield STAGES[1], f"{records.medians(threads)[phase]:.1f}"
-    two = records.find(ALL, "03_ddp_spawn")
-    found = records.ratios(two, one)
-    yield STAGES[2], ratio(two, one)
-    yield STAGES[2], f"{min(found):.2f} to {max(found):.2f}"
     small = [records.find(ALL, name, batch_size=120) for name in (STAGES[2], STAGES[0])]
     yield TIMINGS, ratio(*small)
     for setting in ({"world_size": 4}, {"threads": 2}):
