@@ -6,8 +6,10 @@
 
 People write and review the Markdown (MyST: only a {code-cell} is code). A cell tagged `quote` shows
 what stands in a script or a record, and --check compares what it shows now with what the notebook
-shows. A cell tagged `hide-input` is folded, but not on GitHub. A solution is folded there as well:
-it is Python in a <details> of the text, which is run and leaves no output.
+shows. A cell tagged `check` has the assertions that hold the text to what the cells above it have
+computed. It is run here, and no reader sees it, because the notebook does not contain it. A cell
+tagged `hide-input` is folded, but not on GitHub. A solution is folded there as well: it is Python
+in a <details> of the text, which is run and leaves no output.
 Exit code 1 and a line on stderr for each thing that is wrong, 2 for a notebook that does not exist.
 """
 
@@ -93,17 +95,20 @@ def compare(name: str) -> list[str]:
 
 
 def cells_of(book: nbformat.NotebookNode) -> list[tuple]:
-    """What a source determines of each cell; everything else is output."""
-    return [(cell.cell_type, cell.source, tags(cell)) for cell in book.cells]
+    """What a source determines of each cell that is shown; everything else is output."""
+    return [(cell.cell_type, cell.source, tags(cell)) for cell in without_checks(book.cells)]
 
 
 def read_source(name: str) -> nbformat.NotebookNode:
-    """The notebook that a source describes, without outputs; cells are numbered from cell-00."""
+    """The notebook that a source describes, without outputs and still with its checks.
+
+    The cells that are shown are numbered from cell-00.
+    """
     text = (FOLDER / f"source/{name}.md").read_text(encoding="utf-8")
     book = jupytext.reads(text, fmt="md:myst")
     book.metadata = nbformat.from_dict(METADATA)
     book.nbformat, book.nbformat_minor = 4, 5
-    for number, cell in enumerate(book.cells):
+    for number, cell in enumerate(without_checks(book.cells)):
         cell.id = f"cell-{number:02}"
         if cell.cell_type == "markdown":  # the notebook lies a folder higher than its source
             cell.source = cell.source.replace("](../", "](")
@@ -113,11 +118,15 @@ def read_source(name: str) -> nbformat.NotebookNode:
 
 
 def run(book: nbformat.NotebookNode) -> list[str]:
-    """Run all cells in a fresh kernel that starts in notebooks/ -> what is wrong"""
-    shown = book.cells
-    book.cells = []
-    for cell in shown:
-        book.cells += [cell, *solutions(cell)]
+    """Run all cells in a fresh kernel that starts in notebooks/ -> what is wrong
+
+    Afterwards the book has only the cells that are shown.
+    """
+    shown = without_checks(book.cells)
+    to_run = []
+    for cell in book.cells:
+        to_run += [cell, *solutions(cell)]
+    book.cells = to_run
     client = NotebookClient(
         book,
         timeout=CELL_SECONDS,
@@ -137,7 +146,22 @@ def run(book: nbformat.NotebookNode) -> list[str]:
         return [str(error)]
     finally:
         book.cells = shown
+    number_runs(shown)
     return []
+
+
+def number_runs(cells: list[nbformat.NotebookNode]) -> None:
+    """Number the code cells as if nothing else had been run."""
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code, start=1):
+        cell.execution_count = number
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = number
+
+
+def without_checks(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    return [cell for cell in cells if "check" not in tags(cell)]
 
 
 def solutions(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:

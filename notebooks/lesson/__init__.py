@@ -5,7 +5,7 @@
     lesson.table(["device", "images"], [["0", 60], ["1", 60]])
     lesson.measured("03_ddp_spawn", batch_size=120)              what was measured, and committed
     with lesson.picture("Backward takes longest", height=2) as axes: ...
-    lesson.guessed("A step of four ranks:", 30, 41, "ms")        a guess; folded: the answer
+    lesson.guessed("A step of four ranks:", 30, 41, "ms")        a guess and the answer
 
 A cell whose first line is `%%torchrun 2` is a script: two ranks run it. lesson.run has what they
 left.

@@ -69,16 +69,18 @@ def show(markdown: str) -> None:
 
 
 def guessed(question: str, guess: float | None, answer: float, unit: str = "") -> None:
-    """Show a folded answer: the number, and what the authors guessed before they knew it.
+    """Show an answer that surprises: the number, and what the authors guessed before they knew it.
 
     question: says in a few words which number is meant; unit: stands after the number.
     guess: None if the authors' guess was right, because it would give the answer away.
+    The answer is open, because who runs the cell wants it. On the site, guess_number.js folds it
+    and asks for the reader's number first.
     """
     found = f"**{number(answer)}** {unit}".strip()
     words = f"{question} {found}."
     if guess is not None:
         words += f" The authors guessed {number(guess)}."
-    show(f"<details><summary>Answer</summary>\n\n{words}\n\n</details>")
+    show(f"<details open><summary>Answer</summary>\n\n{words}\n\n</details>")
 
 
 def number(value: float) -> str:

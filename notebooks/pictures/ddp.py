@@ -88,7 +88,7 @@ def overlap(of_rank_0: dict[str, list[float]]) -> None:
 
 
 def cost() -> None:
-    """The phases of a step with DDP, and a table of throughput."""
+    """Bars: the phases of a step, of one process and of two ranks with DDP."""
     runs = {
         "one process": lesson.measured("01_baseline"),
         "two ranks, DDP": lesson.measured("03_ddp_spawn"),
@@ -101,15 +101,3 @@ def cost() -> None:
     with lesson.picture(title, height=2.2) as axes:
         lesson.stack(axes, steps, lesson.COLORS)
         axes.set(xlabel=f"milliseconds of one step of {batch} images")
-
-    one = runs["one process"]
-    pairs = {way: (run, one) for way, run in runs.items()}
-    pairs["four ranks, DDP"] = lesson.measured("03_ddp_spawn", world_size=4), one
-    smaller = (lesson.measured(name, batch_size=120) for name in ("03_ddp_spawn", "01_baseline"))
-    pairs["two ranks, DDP, 120 images per step"] = tuple(smaller)
-    rows = []
-    for way, (run, base) in pairs.items():
-        middle = lesson.medians(run)
-        cells = f"{lesson.ratio(run, base):.2f}", f"{middle['accuracy']:.2%}"
-        rows.append([way, f"{middle['images/s']:,.0f}", *cells])
-    lesson.table(["on two CPU cores", "images per second", "speedup", "accuracy"], rows)

@@ -13,28 +13,6 @@ def moves(shards: list) -> None:
     lesson.show_moving(moving.copies([len(shard) for shard in shards]))
 
 
-def through_device_0(traffic: dict, ddp: list[float]) -> None:
-    """Bytes of a step by number of devices, and what each rank of DDP sends and receives."""
-    counts = range(1, 9)
-    part_colors = dict(zip(traffic[8], [lesson.RANKS[k] for k in (0, 4, 2, 1, 5)]))
-    through_0, through_other = traffic[8].total(), traffic[8].total() / 7
-    title = f"Per step, {through_0 / 1e6:.1f} MB pass through device 0 of 8"
-    title += f", {through_other / 1e6:.1f} MB through any other"
-    with lesson.picture(title, height=3.6) as axes:
-        low = [0.0] * len(counts)
-        for part, color in part_colors.items():
-            high = [traffic[n][part] / 1e6 for n in counts]
-            axes.bar(counts, high, bottom=low, color=color, label=part)
-            low = [a + b for a, b in zip(low, high)]
-        for n, top in zip(counts[1:], low[1:]):
-            axes.text(n, top + 0.03, f"{top:.2f}", ha="center")
-        both = [2 * sent / 1e6 for sent in ddp]
-        label = "DDP: each rank, sent and received"
-        axes.plot(counts, both, "D--", color=lesson.RANKS[3], label=label)
-        axes.set(xlabel="devices", ylabel="MB in a step of 120 images", ylim=(0, 2.3))
-        axes.legend()
-
-
 def threads_and_processes(each: float) -> dict:
     """Lines: the work of two threads and of two processes, by the time of a layer
 
@@ -73,8 +51,7 @@ def speeds_on_a_cpu() -> tuple[float, float]:
     speeds = [lesson.medians(row)["images/s"] for row in rows]
     batch = rows[0][0]["batch_size"]
     threads, processes = (lesson.ratio(row, rows[0]) for row in rows[2:])
-    title = f"Two threads are {threads:.2f} times as fast as one"
-    title += f", two processes {processes:.2f} times"
+    title = f"On two CPU cores, two threads are {threads:.2f} times as fast as one"
     with lesson.picture(title, height=2.8) as axes:
         bars = axes.barh(list(names.values()), speeds, color=lesson.COLORS["forward"])
         bars[1].set(facecolor="none", edgecolor=lesson.COLORS["forward"], hatch="//")
@@ -83,20 +60,3 @@ def speeds_on_a_cpu() -> tuple[float, float]:
         axes.set(xlabel=f"images per second ({batch} images per step, two cores)")
         axes.set(xlim=(0, 1.15 * max(speeds)), ylim=(3.5, -0.5))
     return threads, processes
-
-
-def why_ddp(traffic: dict) -> None:
-    """A table of what grows with the devices."""
-    two = traffic[2].total()
-    eight = traffic[8].total()
-    lesson.table(
-        ["DataParallel", "with two devices", "with eight devices"],
-        [
-            ["bytes through device 0 (from scratch)", f"{two:,}", f"{eight:,}"],
-            ["bytes through each other device", f"{two:,}", f"{eight / 7:,.0f}"],
-            ["images in BatchNorm's saved statistics", "60 of 120", "15 of 120"],
-            ["threads that share one GIL", "2", "8"],
-            ["machines that it can use", "1", "1"],
-        ],
-        align="lrr",
-    )

@@ -11,17 +11,13 @@ lesson = import_module("notebooks.lesson")
 
 
 def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
-    """The nodes with their ranks, and a table -> for each rank, its numbers by variable"""
-    names = [kind + name for name in ("RANK", "WORLD_SIZE") for kind in ("", "LOCAL_", "GROUP_")]
+    """The nodes with their ranks -> for each rank, its numbers by variable"""
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")
     numbers = [{name: int(values["environment"][name]) for name in names} for values in ranks]
     drawn = []
     for own in numbers:
         drawn.append({name: own[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")})
     lesson.show_moving(moving.nodes(drawn))
-    lesson.table(
-        ["variable", *(f"rank {k}" for k in range(4))],
-        [[f"`{name}`", *(own[name] for own in numbers)] for name in names],
-    )
     return numbers
 
 

@@ -10,34 +10,6 @@ lesson = import_module("notebooks.lesson")
 failures = import_module("notebooks.ranks.04_failures")
 
 
-VARIABLES = {
-    "RANK": "number of this rank among all ranks; rank 0 prints and saves",
-    "LOCAL_RANK": "number of this rank on its node; it chooses the GPU",
-    "ROLE_RANK": "number of this rank among the ranks of its role",
-    "WORLD_SIZE": "number of ranks",
-    "LOCAL_WORLD_SIZE": "number of ranks on this node",
-    "ROLE_WORLD_SIZE": "number of ranks with this role",
-    "GROUP_RANK": "number of this node",
-    "GROUP_WORLD_SIZE": "number of nodes",
-    "MASTER_ADDR": "address of the store",
-    "MASTER_PORT": "port of the store",
-    "TORCHELASTIC_RUN_ID": "name of this run",
-    "TORCHELASTIC_RESTART_COUNT": "number of restarts so far",
-    "TORCHELASTIC_MAX_RESTARTS": "number of restarts that are allowed",
-}
-
-
-def environment(environments: list[dict[str, str]]) -> None:
-    """A table of what torchrun sets. environments: of ranks 0 and 1."""
-    changing = {"MASTER_PORT": "a free port", "TORCHELASTIC_RUN_ID": "random"}
-    rows = []
-    for name, meaning in VARIABLES.items():
-        zero, one = (environment[name] for environment in environments)
-        value = zero if zero == one else f"{zero} and {one}"
-        rows.append([f"`{name}`", changing.get(name, value), meaning])
-    lesson.table(["variable", "on ranks 0 and 1", "meaning"], rows, align="lll")
-
-
 def who_starts_whom(environments: list[dict[str, str]]) -> None:
     """torchrun, the ranks that it starts, and the store in which they find each other."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")

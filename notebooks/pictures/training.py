@@ -98,30 +98,6 @@ def on_faster_devices(milliseconds: dict[str, dict[str, float]]) -> None:
     lesson.table(["device of the model", *ways], rows)
 
 
-def worker_and_threads() -> tuple[float, float]:
-    """Bars: images a second with a loader worker and with two threads, from the records
-
-    -> how many times as fast as without them.
-    """
-    one = lesson.measured("01_baseline")
-    with_worker = lesson.measured("01_baseline", workers=1)
-    with_threads = lesson.measured("01_baseline", threads=2)
-    rows = {"one thread": one, "with a loader worker": with_worker, "two threads": with_threads}
-    middles = {change: lesson.medians(row) for change, row in rows.items()}
-    speeds = {change: middle["images/s"] for change, middle in middles.items()}
-    worker = lesson.ratio(with_worker, one)
-    threads = lesson.ratio(with_threads, one)
-    title = f"Two threads: {threads:.2f} times as fast. A loader worker: {worker:.2f} times"
-    with lesson.picture(title, height=2.1) as axes:
-        axes.barh(speeds.keys(), speeds.values(), color=lesson.COLORS["backward"], height=0.7)
-        for row, (change, speed) in enumerate(speeds.items()):
-            accuracy = f"{middles[change]['accuracy']:.2%} correct"
-            axes.text(speed, row, f" {speed:,.0f}, {accuracy}", va="center")
-        axes.set(xlabel="images per second", ylim=(2.5, -0.5))
-        axes.set(xlim=(0, 1.6 * max(speeds.values())))
-    return worker, threads
-
-
 # ---------------------------------------------------------------- random numbers
 
 

@@ -1,6 +1,6 @@
-// In a notebook: a field for the reader's own number, above each folded answer that is a number. It
-// opens the answer and says how far off the reader's number was. Without this script the answer can
-// be unfolded as it is. notebooks/lesson/showing.py writes the answers ("guessed").
+// In a notebook: a field for the reader's own number, above each answer that is a number. The answer
+// is folded until the reader's number is there, and then the field says how far off it was. Without
+// this script the answer is open. notebooks/lesson/showing.py writes the answers ("guessed").
 
 const ANSWER = /^\s*(-?[\d,.]*\d)\s*(.*?)\.(?:\s+The authors guessed\s+(-?[\d,.]*\d))?/;
 const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
@@ -8,7 +8,9 @@ const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 document.addEventListener("DOMContentLoaded", () => {
   for (const details of document.querySelectorAll(".bd-article details")) {
     const answer = readAnswer(details);
-    if (answer) details.before(guessForm(details, answer));
+    if (!answer) continue;
+    details.open = false;
+    details.before(guessForm(details, answer));
   }
 });
 
