@@ -34,27 +34,32 @@ Change the function until the verdict is *done*. You need no GPU and no data. Th
 
 **Run the following cell first.** If PyTorch is installed, as on Kaggle and Colab, the cell takes a
 few seconds. Otherwise it installs PyTorch, which is a download of several hundred megabytes and
-takes some minutes. If you opened this notebook without the rest of the repository, set `ADDRESS` to
-the address from which `git` can clone the repository. In a clone, the cell only changes the folder.
+takes some minutes. If you opened this notebook without the rest of the repository, the cell asks
+for the address of the repository. In a clone, the cell only changes the folder.
 
 ```{code-cell}
 import os
 import subprocess
 from importlib.util import find_spec
 
-ADDRESS = ""  # the address of this repository
+ADDRESS = ""  # the address from which you got this repository, for git clone
 if os.path.isdir("../exercises"):
     os.chdir("..")
-elif not os.path.isdir("exercises"):
-    assert ADDRESS, "set ADDRESS to the address of this repository"
-    subprocess.run(["git", "clone", "--depth", "1", ADDRESS, "clone"], check=True)
-    os.chdir("clone")
-needed = ("torch", "torchvision", "psutil", "rich", "tabulate", "tqdm")
-missing = [name for name in needed if not find_spec(name)]
-if missing:
-    print("installing", *missing)
-    %pip install --quiet {" ".join(missing)}
-%load_ext exercises.magic
+elif not os.path.isdir("exercises") and ADDRESS:
+    subprocess.run(["git", "clone", "--depth", "1", ADDRESS, "clone"])
+    if os.path.isdir("clone"):
+        os.chdir("clone")
+
+if os.path.isdir("exercises"):
+    needed = ("torch", "torchvision", "psutil", "rich", "tabulate", "tqdm")
+    missing = [name for name in needed if not find_spec(name)]
+    if missing:
+        print("installing", *missing)
+        %pip install --quiet {" ".join(missing)}
+    %load_ext exercises.magic
+else:
+    print("The exercises are not here. Please write the address of the repository between the")
+    print("quotes of ADDRESS, and run this cell again. It needs git and a network.")
 ```
 
 - The first `%%check` takes ten to thirty seconds, because the ranks import PyTorch. A later
@@ -69,6 +74,9 @@ if missing:
 - This notebook was not run on Kaggle or Colab. It was run on two CPU cores, with PyTorch installed
   and the other packages missing. Cloning and installing took eight seconds, and the first *done*
   came after 26 seconds.
+"""
+
+TAIL = """Next: [your own script](../../docs/your_script/README.md).
 """
 
 
@@ -94,6 +102,7 @@ def text() -> str:
             level = exercise.level
             parts.append(f"## {LEVELS[level]}\n")
         parts.append(part(exercise))
+    parts.append(TAIL)
     return "\n".join(parts)
 
 
