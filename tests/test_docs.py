@@ -199,7 +199,7 @@ def test_a_script_to_copy_says_how_it_is_started(called, monkeypatch, script):
 
 
 def test_figures_of_the_timings_page():
-    page = " ".join((ROOT / "docs/speed/reading_timings.md").read_text().split())
+    page = " ".join((ROOT / "docs/speed/second_device.md").read_text().split())
     for batch in (60, 240):
         measured = json.loads((ROOT / f"benchmarks/results/limit-{batch}.json").read_text())
         versions = measured["versions"]
