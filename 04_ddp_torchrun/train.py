@@ -237,7 +237,7 @@ def load_mnist(root):
     """Return the training set and the test set. An image is uint8 [28, 28]."""
     train_set = datasets.MNIST(root, train=True)
     test_set = datasets.MNIST(root, train=False)
-    # MNIST stays in memory. A DataLoader that opens each image with PIL is ten times slower.
+    # MNIST stays in memory. A DataLoader that opens each image with PIL is much slower.
     train_set = TensorDataset(train_set.data, train_set.targets)
     test_set = TensorDataset(test_set.data, test_set.targets)
     return train_set, test_set

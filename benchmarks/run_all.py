@@ -45,7 +45,6 @@ SETTINGS = [  # other settings that pages and notebooks quote
     "03_ddp_spawn/train.py --batch-size 120 --world-size 2",
     "01_baseline/train.py --threads 2",
     "03_ddp_spawn/train.py --threads 2 --world-size 2",
-    "01_baseline/train.py --workers 1",
     "02_dp/train.py",
     "03_ddp_spawn/train.py --world-size 4",
 ]

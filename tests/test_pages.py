@@ -121,7 +121,7 @@ def figures_of_stages():
     medians = records.medians(one)
     for phase in ("forward", "backward"):
         yield STAGES[0], f"{100 * medians[phase] / medians['step']:.0f} %"
-    for setting in ({"workers": 1}, {"threads": 2}, {}):
+    for setting in ({"threads": 2}, {}):
         yield STAGES[0], seconds(records.find(ALL, "01_baseline", **setting))
     threads = records.find(ALL, "02_dp-threads")
     yield STAGES[1], ratio(threads, one)
