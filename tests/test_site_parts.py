@@ -5,8 +5,10 @@ import re
 import pytest
 
 pytest.importorskip("sphinx", reason="requirements/site.txt has it")
+import yaml  # noqa: E402
 from bs4 import BeautifulSoup  # noqa: E402
 from cells import CellLexer  # noqa: E402
+from conftest import ROOT  # noqa: E402
 from exercise_pages import above, exercises, neighbours_of, title_of  # noqa: E402
 from marks import for_the_search, marked  # noqa: E402
 from reading_path import neighbours  # noqa: E402
@@ -176,3 +178,11 @@ def test_each_exercise_leads_to_its_page_and_to_the_next_one():
     assert neighbours_of("exercises/21_sharded_too_late/task") == (
         *("exercises/20_stream_of_workers/task", "exercises/22_averaging_hook/task"),
     )
+
+
+def test_the_pages_that_searches_should_find_are_there():
+    """So that a page that moves does not count as one that the search has missed."""
+    searches = yaml.safe_load((ROOT / "tests/searches.yml").read_text(encoding="utf-8"))
+    for kind in searches.values():
+        for page in " ".join(kind.values()).split():
+            assert [ending for ending in (".md", ".ipynb") if (ROOT / f"{page}{ending}").exists()]
