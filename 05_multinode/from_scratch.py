@@ -219,7 +219,7 @@ def measure(world_size: int) -> None:
     say(f"\nMilliseconds on {world_size} ranks (medians; on other hardware another way may win):")
     lines = []
     for name, length in SIZES.items():
-        repeats = 20 if length > 2**20 else 60  # The times of short vectors vary more.
+        repeats = 8 if length > 2**20 else 40  # The times of short vectors vary more.
         seconds = times({"gloo": dist.all_reduce} | WAYS, length, repeats)
         row = [1000 * taken for taken in seconds.values()]
         lines.append([name, *row, seconds["ring"] / seconds["gloo"]])

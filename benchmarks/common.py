@@ -45,17 +45,18 @@ HELP = {
 # ---------------------------------------------------------------- ranks
 
 
-def on_ranks(world_size: int, function: Callable, *arguments) -> list:
+def on_ranks(world_size: int, function: Callable, *arguments, method: str = "spawn") -> list:
     """Call function(*arguments) in as many new processes, joined by gloo -> what each rank returns.
 
     function: at the top level of a file, since a spawned process imports it by its name. It returns
     tensors and plain Python types. If it raises on a rank, this raises
-    torch.multiprocessing.ProcessRaisedException.
+    torch.multiprocessing.ProcessRaisedException. method: how multiprocessing starts the processes.
     """
     os.environ |= KEEP_MEMORY  # The new processes inherit it.
     with tempfile.TemporaryDirectory() as folder:  # ranks meet, and leave results, in this one
         try:
-            mp.spawn(run_rank, (world_size, folder, function, arguments), nprocs=world_size)
+            each = (world_size, folder, function, arguments)
+            mp.start_processes(run_rank, each, nprocs=world_size, start_method=method)
         finally:  # an interrupt may reach this process alone
             for process in mp.active_children():
                 process.terminate()

@@ -10,6 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from conftest import LINUX, free_port
+from ranks import on_ranks
 from torch.distributed import run
 from torch.distributed.distributed_c10d import _get_default_timeout
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -18,8 +19,6 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousTi
 from torch.distributed.launcher.api import LaunchConfig
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
-
-from benchmarks.common import on_ranks
 
 # ---------------------------------------------------------------- is it DDP at all?
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT
+from ranks import on_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-from benchmarks import at_scale, common
+from benchmarks import at_scale
 
 
 def of_real_ranks(name):
@@ -48,7 +49,7 @@ def local(tensor):
 @pytest.mark.parametrize(("name", "ranks"), [("convnet", 4), ("resnet50", 2)])
 def test_what_is_counted_is_that_of_real_ranks(name, ranks):
     shapes, buckets = at_scale.count(name)
-    for rank, (real_buckets, ddp, fsdp) in enumerate(common.on_ranks(ranks, of_real_ranks, name)):
+    for rank, (real_buckets, ddp, fsdp) in enumerate(on_ranks(ranks, of_real_ranks, name)):
         assert real_buckets == buckets
         assert tuple(ddp) == at_scale.held(shapes)
         assert tuple(fsdp) == at_scale.held([at_scale.shard(s, rank, ranks) for s in shapes])

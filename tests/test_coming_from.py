@@ -10,8 +10,8 @@ import old_lines
 import pytest
 import torch
 from conftest import ROOT
+from ranks import on_ranks
 
-from benchmarks import common
 from lib.processes import free_port
 
 PAGE = (ROOT / "docs/your_script/coming_from.md").read_text()
@@ -43,7 +43,7 @@ def observed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("old_lines")
     running = start_commands(folder)  # They run while the ranks below start.
     found = {}
-    for by_line in common.on_ranks(2, old_lines.experiments):
+    for by_line in on_ranks(2, old_lines.experiments):
         for old_line, outcome in by_line.items():
             found.setdefault(old_line, []).append(outcome)
     for old_line, function in old_lines.HERE.items():

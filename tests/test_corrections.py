@@ -13,11 +13,11 @@ import torch.nn as nn
 import torch.nn.functional as F
 from conftest import LINUX, ROOT
 from provoke_messages import CASES
+from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from benchmarks import run_all
-from benchmarks.common import on_ranks
 from lib import records
 
 PAGE = (ROOT / "docs/reference/corrections.md").read_text()

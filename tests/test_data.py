@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import NO_NETWORK, record_of
+from ranks import torchrun
 from torchvision import datasets
 
 from tools import draw_digits
@@ -83,18 +84,26 @@ def test_downloaded_once_and_then_found(mirrored, reader):
     assert not requests
 
 
-DOWNLOADS = [
-    pytest.param("04_ddp_torchrun/minimal.py", id="minimal"),
-    pytest.param("04_ddp_torchrun/train.py -e 1", id="4", marks=pytest.mark.slow),
-    pytest.param("05_multinode/train.py -e 1", id="5", marks=pytest.mark.slow),
-]
+def disks(reader, mirror):
+    """The variables of two nodes that download to disks of their own."""
+    found = []
+    for node in "01":
+        own = {"NODE": node, "MNIST_ROOT": str(reader.folder / f"disk{node}")}
+        found.append({**mirror.settings, "CUDA_VISIBLE_DEVICES": "", **own})
+    return found
 
 
-@pytest.mark.parametrize("script", DOWNLOADS)
-def test_each_node_downloads_once(reader, mirror, script):
-    env = {**mirror.settings, "CUDA_VISIBLE_DEVICES": ""}
-    disks = [{"NODE": node, "MNIST_ROOT": str(reader.folder / f"disk{node}")} for node in "01"]
-    result = reader.finish_all(reader.start_nodes(script, 2, [{**env, **disk} for disk in disks]))
+def test_each_node_downloads_once(reader, mirror):
+    result = torchrun(reader, 2, "04_ddp_torchrun/minimal.py", nodes=disks(reader, mirror))
+    assert len(mirror.requests) == 8 and set(mirror.requests.values()) == {1}, mirror.requests
+    assert result.code == 0, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["04_ddp_torchrun", "05_multinode"])
+def test_each_node_under_torchrun_downloads_once(reader, mirror, stage):
+    nodes = disks(reader, mirror)
+    result = reader.finish_all(reader.start_nodes(f"{stage}/train.py -e 1", 2, nodes))
     assert len(mirror.requests) == 8 and set(mirror.requests.values()) == {1}, mirror.requests
     assert result.code == 0, result
 

@@ -8,6 +8,7 @@ import statistics
 import pytest
 import torch
 from conftest import ROOT
+from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common, run_all
@@ -49,7 +50,7 @@ def test_only_the_effective_batch_matters_not_how_it_is_split():
     expected = trained()
     assert (trained(accumulate=3) - expected).abs().max() < 1e-14
     for accumulate in (1, 3):
-        for weights in common.on_ranks(2, on_rank, accumulate):
+        for weights in on_ranks(2, on_rank, accumulate):
             assert (weights - expected).abs().max() < 1e-14
     at_start = weights_of(example.make_model(seed=1).double())
     assert (expected - at_start).abs().max() > 1e-3, "the steps do something"

@@ -7,12 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from ranks import on_ranks
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.profiler import profile
-
-from benchmarks import common
 
 pytestmark = pytest.mark.slow
 SCRIPT = "docs/training/examples/fsdp.py"
@@ -102,7 +101,7 @@ def all_ways():
 
 
 def test_what_fully_shard_sends_and_what_it_needs():
-    for (layers, root_only, gathered_once), others in common.on_ranks(2, all_ways):
+    for (layers, root_only, gathered_once), others in on_ranks(2, all_ways):
         nothing = [0, 0, 0, 0], True
         assert layers == (*nothing, [10, 5, 0, 0]), "twice per layer; nothing at the start"
         assert root_only == (*nothing, [1, 1, 0, 0]), "the whole model at once"
@@ -125,4 +124,4 @@ def skipped_by_one_infinity():
 
 
 def test_all_ranks_skip_the_step_if_one_shard_has_an_infinite_gradient():
-    assert common.on_ranks(2, skipped_by_one_infinity) == [(False, 0.5)] * 2
+    assert on_ranks(2, skipped_by_one_infinity) == [(False, 0.5)] * 2

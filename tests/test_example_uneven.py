@@ -10,11 +10,10 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from conftest import ROOT
+from ranks import on_ranks
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
-
-from benchmarks import common
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +44,7 @@ def steps_under_join(first, by_world_size):
 @pytest.mark.parametrize(("first", "mean"), [(0, 11.0), (1, 1.0)])
 @pytest.mark.parametrize(("by_world_size", "alone"), [(True, 0.5), (False, 1.0)])
 def test_the_average_and_the_buffers_under_join(first, mean, by_world_size, alone):
-    found = common.on_ranks(2, steps_under_join, first, by_world_size)
+    found = on_ranks(2, steps_under_join, first, by_world_size)
     assert found[first] == (1.0, mean) and found[1 - first] == (alone, mean)
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 import torch.distributed.nn  # before there is a process group (docs/your_script/backends.md)
 import torch.nn as nn
 import torch.nn.functional as F
+from ranks import on_ranks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,7 +41,7 @@ def gradient_of_unequally_many_micro_batches():
 
 
 def test_ranks_may_have_unequally_many_micro_batches():
-    for gradient, loss in common.on_ranks(2, gradient_of_unequally_many_micro_batches):
+    for gradient, loss in on_ranks(2, gradient_of_unequally_many_micro_batches):
         assert gradient < 1e-15 and loss < 1e-14
 
 
@@ -63,7 +64,7 @@ def gradients_of_episodes():
 
 
 def test_ranks_with_unequally_many_samples_have_the_gradient_of_all():
-    for together, averaged in common.on_ranks(2, gradients_of_episodes):
+    for together, averaged in on_ranks(2, gradients_of_episodes):
         assert together.abs().max() > 0
         assert torch.allclose(together, averaged, rtol=1e-9, atol=1e-12)
 
@@ -256,7 +257,7 @@ def skipped():
 
 
 def test_a_bucket_of_unused_parameters_need_not_be_sent():
-    assert common.on_ranks(2, skipped) == [(20_000, 10_000)] * 2
+    assert on_ranks(2, skipped) == [(20_000, 10_000)] * 2
 
 
 def test_an_optimizer_skips_none_but_not_zeros():

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from conftest import LINUX, ROOT, STAGES
+from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import common
@@ -178,7 +179,7 @@ def gradients_of_a_batch():
 
 @pytest.mark.slow
 def test_the_shards_of_a_batch_have_the_gradient_of_the_batch():
-    for whole, averaged in common.on_ranks(2, gradients_of_a_batch):
+    for whole, averaged in on_ranks(2, gradients_of_a_batch):
         assert whole.abs().max() > 0
         assert torch.allclose(whole, averaged, rtol=1e-4, atol=1e-6)
 

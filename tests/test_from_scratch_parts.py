@@ -8,13 +8,13 @@ import torch.distributed as dist
 import torch.nn as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import on_ranks
 
 threads = importlib.import_module("02_dp.from_scratch")
 batchnorm = importlib.import_module("03_ddp_spawn.batchnorm")
 ddp = importlib.import_module("03_ddp_spawn.from_scratch")
 seeds = importlib.import_module("03_ddp_spawn.shards_and_seeds")
 ring = importlib.import_module("05_multinode.from_scratch")
-common = importlib.import_module("benchmarks.common")
 CPU = torch.device("cpu")
 FEW = settings(max_examples=30, deadline=None)
 
@@ -82,7 +82,7 @@ def uneven_batchnorm():
 
 @pytest.mark.slow
 def test_synchronized_batchnorm_weighs_each_image_equally():
-    assert max(common.on_ranks(3, uneven_batchnorm)) < 1e-10
+    assert max(on_ranks(3, uneven_batchnorm)) < 1e-10
 
 
 @given(images=st.integers(1, 60), ranks=st.integers(1, 9))

@@ -78,8 +78,11 @@ time.sleep(600)
 """
 
 
+STOPS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+
+
 @LINUX
-@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("stop", "code"), STOPS)
 def test_a_stopped_launcher_stops_its_ranks_and_what_they_have_started(reader, stop, code):
     (reader.folder / "sleeps.py").write_text(SLEEPS)
     process = reader.start(f"{LAUNCH} sleeps.py")
@@ -96,8 +99,15 @@ sys.exit(9)
 """
 
 
-def test_every_rank_knows_its_number_and_restarts_are_counted(reader):
+def test_every_rank_knows_its_number_and_restarts_are_counted(reader, called):
     (reader.folder / "fails.py").write_text(FAILS)
-    result = reader.run(f"{LAUNCH} --nproc-per-node 1 --max-restarts 2 fails.py")
+    flags = "--nproc-per-node 1 --max-restarts 2 fails.py"
+    result = called("04_ddp_torchrun/from_scratch.py", flags)
     assert result.code == 9 and "restart 2 of 2" in result.err, result
     assert result.out.splitlines() == [f"[rank 0] 0 1 {attempt}" for attempt in range(3)]
+
+
+def test_a_rank_that_a_signal_ends(reader, called):
+    (reader.folder / "killed.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    result = called("04_ddp_torchrun/from_scratch.py", "--nproc-per-node 1 killed.py")
+    assert result.code == 128 + signal.SIGKILL and "SIGKILL" in result.err, result

@@ -9,11 +9,10 @@ import signal
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import STAGES, TEST_IMAGES, Reader, ranks_of, wait_for
+from conftest import STAGES, TEST_IMAGES, Reader
+from ranks import on_ranks, run, torchrun
 from torch.nn.parallel import DistributedDataParallel
 from torchvision import datasets
-
-from benchmarks.common import on_ranks
 
 COUNT = re.compile(r"epoch (\d): (\d+) of (\d+) test images correct")
 # DistributedSampler and DataLoader(shuffle=True) shuffle with other random numbers. To compare the
@@ -39,16 +38,6 @@ RandomSampler.__iter__ = order
 """
 
 
-def command(stage, ranks=2):
-    """How a reader starts the stage's minimal.py."""
-    script = f"{stage}/minimal.py"
-    if stage in STAGES[:2]:
-        return f"python {script}"
-    if stage == STAGES[2]:
-        return f"python {script} --world-size {ranks}"
-    return f"torchrun --standalone --nproc-per-node {ranks} {script}"
-
-
 @pytest.fixture(scope="module")
 def trained_with(tmp_path_factory, small_data):
     """-> a function: (stage, ranks) -> the counts per epoch, and the weights"""
@@ -57,7 +46,13 @@ def trained_with(tmp_path_factory, small_data):
     def train(stage, ranks=2):
         reader = Reader(tmp_path_factory.mktemp("minimal"), small_data)
         (reader.folder / "sitecustomize.py").write_text(PREPARED)
-        result = reader.run(command(stage, ranks), PYTHONPATH=str(reader.folder))
+        reader.env["PYTHONPATH"] = str(reader.folder)
+        script = f"{stage}/minimal.py"
+        if stage in STAGES[:3]:
+            flags = ["--world-size", str(ranks)] if stage == STAGES[2] else []
+            result = run(reader, script, *flags)
+        else:
+            result = torchrun(reader, ranks, script)
         assert result.code == 0, result
         if stage == STAGES[4]:
             weights = torch.load(reader.folder / "snapshot.pt", weights_only=True)["model"]
@@ -107,13 +102,27 @@ def test_each_test_image_is_counted_once(trained_with, small_data, stage, ranks)
     assert found[2] == right, "what is counted is what is saved"
 
 
+KILLED_IN_EPOCH_2 = """
+import itertools, os, signal
+from torch.optim.optimizer import register_optimizer_step_post_hook
+steps = itertools.count(1)  # five in each epoch
+
+def kill(*_):
+    if os.environ["RANK"] == "1" and next(steps) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+register_optimizer_step_post_hook(kill)
+"""
+
+
 def test_killed_in_its_second_epoch_and_started_again_it_ends_the_same(trained_with, reader):
-    process = reader.start(command("05_multinode"))
-    wait_for((reader.folder / "snapshot.pt").exists)
-    for pid in ranks_of(process, "minimal.py"):
-        os.kill(pid, signal.SIGKILL)
-    assert reader.finish(process).code == 1
-    resumed = reader.run(command("05_multinode"))
+    killer = reader.folder / "sitecustomize.py"
+    killer.write_text(KILLED_IN_EPOCH_2)
+    reader.env["PYTHONPATH"] = str(reader.folder)
+    killed = torchrun(reader, 2, "05_multinode/minimal.py")
+    assert killed.code == -signal.SIGKILL and list(counts(killed)) == [1], killed
+    killer.unlink()
+    resumed = torchrun(reader, 2, "05_multinode/minimal.py")
     assert resumed.code == 0 and "1 of 2 epochs are done" in resumed.out, resumed
     assert counts(resumed) == {2: trained_with("05_multinode")[0][2]}
 

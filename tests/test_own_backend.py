@@ -6,9 +6,9 @@ import time
 from datetime import timedelta
 
 import pytest
+import ranks
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from conftest import NEEDS_HOSTS, NET, TEST_IMAGES, record_of, usage_error
 from torch.nn.parallel import DistributedDataParallel
@@ -72,7 +72,7 @@ def on_both(rank, folder):
 
 def test_ddp_trains_over_it_as_over_gloo(tmp_path):
     """On 2 ranks bit for bit; more add up in another order, which float64 shows is all."""
-    mp.spawn(on_both, (str(tmp_path),), nprocs=4)
+    ranks.start(4, on_both, str(tmp_path))
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(4)]
     for world_size, most in ((2, 0), (3, 1e-13), (4, 1e-13)):
         ours, theirs = (found[0][f"{backend} {world_size}"][0] for backend in ("ring", "gloo"))
@@ -140,7 +140,7 @@ def fail(rank, folder):
 
 @pytest.mark.slow
 def test_a_neighbour_that_hangs_or_dies_is_an_error(tmp_path):
-    mp.spawn(fail, (str(tmp_path),), nprocs=3)
+    ranks.start(3, fail, str(tmp_path))
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     for (hung, after), (died, at_once) in found:
         assert after > 2 and at_once < 30, "after the timeout of 3 s; before that of 60 s"

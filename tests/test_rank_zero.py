@@ -1,6 +1,7 @@
 """04_ddp_torchrun/rank_zero.py: rank 0 logs and decides; without a broadcast the ranks wait."""
 
 import pytest
+from ranks import torchrun
 
 SCRIPT = "04_ddp_torchrun/rank_zero.py"
 TORCHRUN = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} -b 24"
@@ -9,7 +10,8 @@ TORCHRUN = f"torchrun --standalone --nproc-per-node 2 {SCRIPT} -b 24"
 def test_rank_0_stops_all_ranks_at_the_target(reader):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    result = reader.run(f"{TORCHRUN} --epochs 9 --target 0.6 --tensorboard runs")
+    flags = "-b 24 --epochs 9 --target 0.6 --tensorboard runs"
+    result = torchrun(reader, 2, SCRIPT, *flags.split())
     assert result.code == 0, result
     lines = [line for line in result.out.splitlines() if line.startswith("epoch")]
     losses, accuracies = ([line.split()[word] for line in lines] for word in (3, 5))

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from conftest import NEEDS_HOSTS, NET, ROOT, left, one_line, usage_error
+from ranks import run, torchrun
 
 failures = importlib.import_module("05_multinode.rehearsal.failures")
 
@@ -42,7 +43,7 @@ def test_the_page_has_the_table_of_the_record():
 
 def test_bad_input(reader):
     told = "there is no case killd; there are killed, raises"
-    one_line(reader.run(f"{COMMAND} killd"), "failures", told)
+    one_line(run(reader, "05_multinode/rehearsal/failures.py", "killd"), "failures", told)
 
 
 # ---------------------------------------------------------------- several_devices.py
@@ -50,13 +51,14 @@ def test_bad_input(reader):
 
 def test_a_model_over_several_devices(reader):
     nodes = [{"CUDA_VISIBLE_DEVICES": ""}] * 2
-    result = reader.finish_all(reader.start_nodes("05_multinode/several_devices.py", 1, nodes))
+    result = torchrun(reader, 1, "05_multinode/several_devices.py", nodes=nodes)
     first, *claims = result.out.splitlines()
     expected = "2 processes, the first block on cpu, the rest on cpu, gloo"
     assert result.code == 0 and first == expected, result
     assert len(claims) == 1 and claims[0].startswith("ok ")
 
 
-def test_bad_input_for_several_devices(reader):
-    result = reader.run("python 05_multinode/several_devices.py", RANK="0", LOCAL_WORLD_SIZE="2")
-    usage_error(result, "--nproc-per-node 1")
+def test_bad_input_for_several_devices(called, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    usage_error(called("05_multinode/several_devices.py"), "--nproc-per-node 1")

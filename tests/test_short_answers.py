@@ -8,10 +8,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
+from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import WeightedRandomSampler
-
-from benchmarks.common import on_ranks
 
 
 def object_collective():

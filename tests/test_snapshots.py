@@ -16,8 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from conftest import LINUX, draw_digits, wait_for
 from killed_ranks import distance
-
-from benchmarks.common import on_ranks
+from ranks import on_ranks
 
 resume = importlib.import_module("05_multinode.resume")
 stage5 = importlib.import_module("05_multinode.train")

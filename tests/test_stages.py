@@ -13,11 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import ROOT, STAGES, TEST_IMAGES, draw_digits, record_of
+from ranks import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
-
-from benchmarks.common import on_ranks
 
 stage1 = importlib.import_module("01_baseline.train")
 CPU = torch.device("cpu")
