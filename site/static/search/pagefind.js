@@ -1,11 +1,14 @@
 // Pagefind finds the pages that have all words. A pasted line of a log has words that no page has, such
 // as numbers and paths, and a question has words that the right page lacks. So each word is searched for
 // alone, and the scores of a page are added. Pagefind gives a rare word a higher score than a frequent
-// one. Its dialog loads this file in place of its own: see layout.html.
+// one. A page where many of the words stand close together counts up to twice as much. Pagefind's dialog
+// loads this file in place of its own: see layout.html.
 
 import { createInstance as createPagefind } from "../../pagefind/pagefind.js";
 
 const RANKING = { termSimilarity: 3 }; // the default is 1: a word counts more than words that begin with it
+const DAMPING = 0.6; // a power: no page is first because it repeats one of the words most often
+const CLOSE = 12; // words, in which the others have to stand
 const MOST_PAGES = 20;
 const RAREST = 5; // words, which choose the sections of a page
 const SAYS_LITTLE = /^([A-Z][a-z]+)?(Error|Warning)$/; // such as "RuntimeError"
@@ -27,13 +30,37 @@ async function search(pagefind, text, settings) {
   const pages = new Map();
   for (const result of found.flat()) {
     const page = pages.get(result.id) ?? { ...result, score: 0, parts: [] };
-    page.score += result.score;
+    page.score += result.score ** DAMPING;
     page.parts.push(result);
     page.data = () => withSections(page.parts.slice(0, RAREST));
     pages.set(result.id, page);
   }
-  const best = [...pages.values()].sort((a, b) => b.score - a.score);
+  const best = [...pages.values()];
+  const weights = found.map((results) => Math.log(1 + pages.size / Math.max(results.length, 1)));
+  for (const page of best) page.score *= 1 + closeness(page.id, found, weights);
+  best.sort((a, b) => b.score - a.score);
   return { ...whole, results: best.slice(0, MOST_PAGES) };
+}
+
+/** The part of the words, by weight, that stand close together at one place of a page. */
+function closeness(id, found, weights) {
+  const places = [];
+  for (const [word, results] of found.entries()) {
+    const here = results.find((result) => result.id === id)?.words ?? [];
+    places.push(...here.map((at) => ({ word, at })));
+  }
+  places.sort((a, b) => a.at - b.at);
+  let most = 0;
+  for (const [number, first] of places.entries()) {
+    const words = new Set();
+    for (let i = number; i < places.length && places[i].at - first.at <= CLOSE; i++) {
+      words.add(places[i].word);
+    }
+    const weight = [...words].reduce((sum, word) => sum + weights[word], 0);
+    most = Math.max(most, weight);
+  }
+  const all = weights.reduce((sum, weight, word) => sum + (found[word].length ? weight : 0), 0);
+  return most / all;
 }
 
 /** The data of a page. Pagefind's dialog shows the sections with the longest lists of places. Here such
