@@ -71,7 +71,7 @@ def test_an_endless_loop(tmp_path, monkeypatch):
 
 
 def test_ranks_that_look_now_and_then_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranks, "POLLS", 100)
+    monkeypatch.setattr(ranks, "POLLS", 30)
     found = said_of(tmp_path, "    import time\n    while True: time.sleep(0.001)\n")
     assert f"it hangs:\nrank 0 waits in line {LINE + 1}: while True: time.sleep(0.001)" in found
 

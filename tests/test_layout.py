@@ -99,7 +99,10 @@ def test_a_further_script_of_a_stage_imports_its_own_folder_only():
 
 def calls(name, path):
     """The calls of a function or class in a file, as nodes."""
-    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    text = path.read_text()
+    if name not in text:
+        return []
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
     return [node for node in nodes if ast.unparse(node.func).rpartition(".")[2] == name]
 
 

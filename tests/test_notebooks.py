@@ -38,9 +38,9 @@ def test_a_reader_sees_no_check(name):
     assert name == "exercises" or not re.findall(r"^assert ", code, re.MULTILINE)
 
 
-def test_a_notebook_that_is_not_there():
-    code, printed = build_notebooks("07")
-    assert code == 2 and "error: no notebook 07; there are 00_kaggle_and_colab, " in printed
+def test_a_notebook_that_is_not_there(called):
+    result = called("tools/build_notebooks.py", "07")
+    assert result.code == 2 and "error: no notebook 07; there are 00_kaggle" in result.err, result
 
 
 def test_what_a_cell_starts_is_ended(tmp_path):
