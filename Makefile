@@ -2,7 +2,7 @@
 # make notebooks   run notebooks/source/*.md, write notebooks/*.ipynb with what comes out
 # make figures     measure every figure of the pages again, on an idle machine: an hour
 # make site        build the site from the pages and the notebooks (Python 3.11)
-# make test        lint and the quick tests: five minutes on two cores
+# make test        lint and the quick tests: three minutes on two cores
 # make test-all    the tests that take longer: an hour on two cores
 # make gpu         on a machine with GPUs: run all that needs them, for a record to send
 # make lint        ruff, codespell, oxlint and shellcheck alone
