@@ -11,12 +11,20 @@ from browser import NEEDS_BROWSER
 from conftest import ROOT
 
 moving = import_module("notebooks.pictures.moving")
+CHINESE = import_module("notebooks.pictures.chinese").CHINESE
 svg = import_module("notebooks.pictures.svg")
 NAMES = sorted(moving.FILES)
+# What a Chinese picture has in English: names of programs, variables, errors and PyTorch's terms.
+NOT_TRANSLATED = r"\b(rank|GPU|torchrun|python|train\.py|nproc-per-node|store|cuda|ValueError)\b"
+NOT_TRANSLATED += r"|\b(SIGKILL|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE)\b"
 
 
-def committed(name):
-    return (ROOT / moving.FILES[name]).read_text(encoding="utf-8")
+def file_of(name, ending=".svg"):
+    return (ROOT / moving.FILES[name]).with_suffix(ending)
+
+
+def committed(name, ending=".svg"):
+    return file_of(name, ending).read_text(encoding="utf-8")
 
 
 def data(name):
@@ -41,6 +49,15 @@ def test_a_page_shows_what_is_drawn_from_the_data_of_its_notebook(name):
     assert svg.same_data(data(name), svg.data_of(shown)[1])
     drawn = moving.draw(name, data(name))
     assert drawn == committed(name) == shown, "python -m notebooks.pictures.moving"
+    chinese = moving.draw(name, data(name), CHINESE)
+    assert chinese == committed(name, ".zh.svg"), "python -m notebooks.pictures.moving"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_words_of_a_chinese_picture_are_chinese(name):
+    for words in svg.words_of(committed(name, ".zh.svg")):
+        english = re.search(r"[A-Za-z]{2,}", re.sub(NOT_TRANSLATED, "", words))
+        assert re.search(r"[\u4e00-\u9fff]", words) or not english, words
 
 
 def test_the_numbers_of_the_first_page_are_those_of_a_step():
@@ -100,10 +117,11 @@ def test_other_words_change_the_words_only(name):
 
 
 @NEEDS_BROWSER
+@pytest.mark.parametrize("ending", [".svg", ".zh.svg"])
 @pytest.mark.parametrize("name", NAMES)
-def test_all_words_are_inside_the_picture_and_large_enough(name, chromium):
+def test_all_words_are_inside_the_picture_and_large_enough(name, ending, chromium):
     """On a phone the picture has 358 of its 600 units, so 18 units are 11 pixels high."""
-    chromium.get((ROOT / moving.FILES[name]).as_uri())
+    chromium.get(file_of(name, ending).as_uri())
     chromium.execute_cdp_cmd(
         "Emulation.setEmulatedMedia",
         {"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]},
@@ -115,6 +133,6 @@ def test_all_words_are_inside_the_picture_and_large_enough(name, chromium):
           return [one.textContent, box.x, box.x + box.width, size];
         });"""
     )
-    assert len(boxes) == committed(name).count("<text")
+    assert len(boxes) == committed(name, ending).count("<text")
     for words, left, right, size in boxes:
         assert left > 4 and right < svg.WIDTH - 4 and size >= 18, words

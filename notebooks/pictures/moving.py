@@ -13,10 +13,11 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from .chinese import CHINESE
 from .svg import WIDTH, Picture, Words, data_of, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {  # where each picture is committed
+FILES = {  # where each picture is committed; next to it is NAME.zh.svg, with Chinese words
     "average": "01_baseline/average.svg",
     "copies": "02_dp/copies.svg",
     "idea": "03_ddp_spawn/idea.svg",
@@ -47,8 +48,11 @@ def draw_again(notebook: Path) -> list[Path]:
         svg = draw(name, data)
         shown["image/svg+xml"] = svg.splitlines(keepends=True)
         shown["text/plain"] = "\n".join(words_of(svg)).splitlines(keepends=True)
-        written.append(ROOT / FILES[name])
-        written[-1].write_text(svg, encoding="utf-8")
+        english = ROOT / FILES[name]
+        english.write_text(svg, encoding="utf-8")
+        chinese = english.with_suffix(".zh.svg")
+        chinese.write_text(draw(name, data, CHINESE), encoding="utf-8")
+        written += [english, chinese]
     if written:
         text = json.dumps(book, indent=1, ensure_ascii=False, sort_keys=True)
         notebook.write_text(f"{text}\n", encoding="utf-8")

@@ -54,7 +54,8 @@ class Picture:
     name: stands before its CSS classes, so two pictures on one page have none in common.
     title: says what is to be seen. height: in units of which WIDTH are the width.
     seconds: until the motion begins again.
-    words: sentences of another language by the English ones; English where one is missing.
+    words: sentences of another language by the English ones; English where one is missing. Its
+        "lang" is the code of the language.
     """
 
     def __init__(self, name: str, title: str, height: float, seconds: float, words: Words = None):
@@ -183,6 +184,8 @@ class Picture:
         numbers = html.escape(json.dumps({"picture": self.name, "data": data}), quote=False)
         size = f'viewBox="0 0 {WIDTH} {short(self.height)}"'
         size += f' width="{WIDTH}" height="{short(self.height)}"'
+        if "lang" in self.words:
+            size += f' lang="{self.words["lang"]}"'
         head = f'<marker id="{self.name}-head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="5"'
         head += ' markerHeight="5" orient="auto"><path d="M0 0 8 4 0 8z" fill="#818b98"/></marker>'
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" class="pic">']

@@ -1,0 +1,140 @@
+"""The words of the moving pictures in Chinese, for the pages that end with .zh.md.
+
+The key is a sentence as moving.py has it. A sentence that is not here stays as it is: a line of
+code, the name of a variable, an error.
+"""
+
+CHINESE = {
+    "lang": "zh-CN",  # so that a browser takes the Chinese shapes of characters
+    # in several pictures
+    "backward": "反向传播",
+    # average
+    "Four gradients average to that of the batch": "四个分片的梯度，平均后就是整个批次的梯度",
+    "shard {}": "分片 {}",
+    "whole batch": "整个批次",
+    "average of the shards": "四个分片的平均值",
+    "the first {} of {} numbers of a gradient": "梯度的前 {} 个数（共 {} 个）",
+    "For each of {} numbers of the gradient, four marks show the values of four shards. They "
+    "differ. A circle shows the value of the whole batch. The average of the four marks lies "
+    "in the circle each time.": (
+        "梯度中的 {} 个数，每个数有四个标记，是四个分片各自算出的值，互不相同。"
+        "圆圈是整个批次算出的值。四个标记的平均值每次都落在圆圈里。"
+    ),
+    # copies
+    "DataParallel: one process, a thread per GPU": "DataParallel：一个进程，每张卡一个线程",
+    "model": "模型",
+    "batch of {}": "批次：{} 张图像",
+    "{} images": "{} 张图像",
+    "outputs": "输出",
+    "gradients": "梯度",
+    "replicate: GPU 0 copies the model to all": "replicate：GPU 0 把模型复制到各卡",
+    "scatter: GPU 0 splits the batch": "scatter：GPU 0 把批次拆成几份",
+    "parallel apply: all GPUs compute": "parallel apply：各卡同时计算",
+    "gather: the outputs come back to GPU 0": "gather：输出汇集到 GPU 0",
+    "backward: GPU 0 adds up all gradients": "backward：梯度在 GPU 0 上相加",
+    "One process has four GPUs. In each step GPU 0 copies the model to the three others, and "
+    "sends each of them {} of the {} images. All four compute. The outputs, and later the "
+    "gradients, come back to GPU 0, which alone updates its model.": (
+        "一个进程使用四张卡。每个训练步里，GPU 0 都把模型复制到另外三张卡，"
+        "并给每张卡发去 {} 张图像，全批次共 {} 张。"
+        "四张卡同时计算。输出和随后的梯度都回到 GPU 0，只有 GPU 0 更新自己的模型。"
+    ),
+    # idea
+    "One step of training on two ranks": "两个 rank 上的一个训练步",
+    "batch": "批次",
+    "model: w = {}": "模型：w = {}",
+    "gradient {}": "梯度 {}",
+    "1 split": "1 拆分批次",
+    "2 forward,": "2 前向传播、",
+    "3 average": "3 求平均",
+    "4 same step,": "4 更新相同，",
+    "equal weights": "权重仍相同",
+    "A batch of eight images is split between two ranks. Both ranks have the whole model, with "
+    "the weight {}. Each computes a gradient of its own images: {} on rank 0, {} on rank 1. "
+    "Both ranks get the average, {}, and take the same step. So both have the weight {} now.": (
+        "八张图像的一个批次分给两个 rank。两个 rank 都有完整的模型，权重是 {}。"
+        "每个 rank 用自己的图像算出一个梯度：rank 0 是 {}，rank 1 是 {}。"
+        "两个 rank 都得到平均值 {}，作同样的更新，所以两边的权重现在都是 {}。"
+    ),
+    # buckets
+    "Buckets travel while backward still runs": "反向传播还在计算，梯度桶已经发出",
+    "backward: the last layer's gradients come first": "反向传播：最后一层的梯度最先算完",
+    "buckets fill": "梯度桶逐个装满",
+    "all-reduce: the ranks average a full bucket": "all-reduce：各 rank 对装满的桶求平均",
+    "bucket {}": "桶 {}",
+    "is over": "到此结束",
+    "only the last bucket is waited for": "只需等待最后一个桶",
+    "{} gradients become ready one after the other. Bucket 0 is full after {} of them, and is "
+    "averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
+    "when backward is over. The axis shows the order of events, not their times.": (
+        "{} 个梯度先后算完。算完 {} 个时，桶 0 装满，"
+        "各 rank 随即对它求平均，反向传播同时计算后面的梯度。"
+        "只有最后一个桶（桶 {}）在反向传播结束之后才求平均。横轴是先后顺序，不是时间。"
+    ),
+    # launch
+    "torchrun runs the whole script in each rank": "torchrun 让每个 rank 运行整个脚本",
+    "address": "地址",
+    "torchrun starts the script once per rank": "torchrun 为每个 rank 启动一次脚本",
+    "it tells each rank its numbers": "把各项编号告诉每个 rank",
+    "the ranks exchange addresses in a store": "各 rank 通过 store 交换地址",
+    "then they exchange gradients directly": "此后各 rank 直接交换梯度",
+    "torchrun watches: if one fails, it stops all": "torchrun 监视：一个出错，就结束全部",
+    "torchrun starts the script train.py in two processes. It tells each its RANK, LOCAL_RANK "
+    "and WORLD_SIZE. The ranks write their addresses to a store, read the address of the "
+    "other rank there, and connect to each other. torchrun watches the processes.": (
+        "torchrun 在两个进程里启动脚本 train.py，把 RANK、LOCAL_RANK 和 WORLD_SIZE 告诉每个进程。"
+        "两个 rank 把自己的地址写进 store，从中读出对方的地址，然后互相连接。"
+        "torchrun 一直监视这两个进程。"
+    ),
+    # failures
+    "Who failed first, and whom torchrun names": "谁先出错，torchrun 指出的又是谁",
+    "rank {} hangs": "rank {} 卡住",
+    "rank {} raises": "rank {} 抛出异常",
+    "rank {} exits early": "rank {} 提前退出",
+    "rank {} is killed": "rank {} 被杀掉",
+    "hangs": "卡住",
+    "waits": "等待",
+    "computes": "计算",
+    "timeout": "超时",
+    "exit code 0": "退出码 0",
+    "connection closed": "连接已断开",
+    "names rank {}: wrong": "指出 rank {}：错",
+    "names rank {}: right": "指出 rank {}：对",
+    "fails": "出错",
+    "exits without an error": "退出，没有报错",
+    "torchrun stops all": "torchrun 结束所有 rank",
+    "Four runs of two ranks. In each, one rank fails first, and torchrun's report names one. "
+    "In the cases {} it names a rank that did not fail first.": (
+        "四次运行，每次两个 rank。每次都有一个 rank 先出错，torchrun 的报告也指出一个 rank。"
+        "在情形 {} 中，报告指出的不是先出错的 rank。"
+    ),
+    # nodes
+    "LOCAL_RANK begins at 0 on every node": "LOCAL_RANK 在每个节点上都从 0 开始",
+    "node {}": "节点 {}",
+    "network": "网络",
+    "RANK: who saves and prints. LOCAL_RANK: which GPU.": (
+        "RANK 决定由谁打印和保存，LOCAL_RANK 决定用哪张卡"
+    ),
+    "Two nodes with two ranks each. RANK counts on from node 0 to node 1: 0, 1, 2, 3. "
+    "LOCAL_RANK begins again on node 1: 0, 1, 0, 1. It chooses the GPU of the node.": (
+        "两个节点，各有两个 rank。RANK 从节点 0 到节点 1 连续编号：0、1、2、3。"
+        "LOCAL_RANK 在节点 1 上重新从 0 开始：0、1、0、1，用来选择本节点的卡。"
+    ),
+    # ring
+    "Ring all-reduce: four ranks, six steps": "环形 all-reduce：四个 rank，六步",
+    "step {}: the receiver adds (reduce-scatter)": "第 {} 步：接收方累加（reduce-scatter）",
+    "step {}: the receiver copies (all-gather)": "第 {} 步：接收方复制（all-gather）",
+    "steps 1 to 3 add, steps 4 to 6 copy": "第 1 到 3 步累加，第 4 到 6 步复制",
+    "a dot or stripe: whose numbers a chunk contains": "圆点和色条：这一块里含有哪些 rank 的数",
+    "after each step: a row is a rank, a column a chunk": "每步之后：一行是一个 rank，一列是一块",
+    "start": "开始",
+    "Four ranks in a ring have four chunks each. In each step every rank sends one chunk to "
+    "the next rank. In steps 1 to 3 the receiver adds it, so that each rank has one chunk with "
+    "the numbers of all four ranks. In steps 4 to 6 these chunks are copied around the ring.": (
+        "四个 rank 组成一个环，每个 rank 的数据分成四块。"
+        "每一步里，每个 rank 都把一块发给下一个 rank。"
+        "第 1 到 3 步，接收方把收到的块加到自己的块上，"
+        "于是每个 rank 都有一块含有全部四个 rank 的数。"
+        "第 4 到 6 步，这些块沿着环复制到所有 rank。"
+    ),
+}
