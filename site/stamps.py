@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-STAMP = re.compile(r"<!-- follows (\S+) ([0-9a-f]{40})(?: in part)? -->\n")
+STAMP = re.compile(r"<!-- follows (\S+) ([0-9a-f]{40}) -->\n")
 
 
 def blob(data: bytes) -> str:
