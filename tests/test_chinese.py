@@ -6,7 +6,9 @@ import pytest
 from conftest import ROOT
 from stamps import STAMP, blob
 
-FOLDERS = ["", "0*_*/", "docs/**/"]
+from tools.build_notebooks import CODE_CELLS
+
+FOLDERS = ["", "0*_*/", "docs/**/", "notebooks/source/"]
 FOUND = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}*.zh.md")]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in FOUND)
 LINK_TO_ENGLISH = re.compile(r"\[English\]\((\S+)\)\n\n")
@@ -21,13 +23,23 @@ def read(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
 
+def in_other_language(page):
+    """-> the link to a page in the first lines of the other one: the source of a notebook has the
+    notebook there."""
+    name = page.rpartition("/")[2]
+    if page.startswith("notebooks/"):
+        return f"../{name.removesuffix('.md')}.ipynb"
+    return name
+
+
 def followed(page, text, english):
     """-> whether the page follows the English bytes of today; an AssertionError for a bad stamp."""
-    name = page.rpartition("/")[2].replace(".zh.md", ".md")
+    other = page.replace(".zh.md", ".md")
     stamp = STAMP.match(text)
     link = LINK_TO_ENGLISH.match(text, stamp.end()) if stamp else None
-    assert link, f"{page}: its first lines must be the stamp and the link to {name}"
-    assert stamp[1] == link[1] == name, f"{page}: the stamp and the link must name {name}"
+    assert link, f"{page}: its first lines must be the stamp and the link to {other}"
+    assert stamp[1] == other.rpartition("/")[2], f"{page}: the stamp must name {other}"
+    assert link[1] == in_other_language(other), f"{page}: the link must lead to {other}"
     return stamp[2] == blob(english)
 
 
@@ -88,6 +100,7 @@ def contents(page, paragraph):
 def differences(page, text, english):
     """-> one line for each place in which the text differs from that of the English page."""
     other = page.replace(".zh.md", ".md")
+    english = CODE_CELLS.sub("+++", english)
     if [m[0] for m in CODE.finditer(text)] != [m[0] for m in CODE.finditer(english)]:
         return [f"{page}: its code blocks are not those of {other}"]
     levels = [marks for marks, _ in headings(text)]
@@ -121,5 +134,5 @@ def test_a_page_repeats_the_english_page_that_it_follows(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_english_page_leads_to_the_chinese_one(page):
-    name = page.rpartition("/")[2]
-    assert read(page.replace(".zh.md", ".md")).startswith(f"[中文]({name})\n")
+    english = read(page.replace(".zh.md", ".md"))
+    assert english.startswith(f"[中文]({in_other_language(page)})\n")

@@ -10,10 +10,13 @@ import psutil
 import pytest
 from conftest import ROOT
 
-from tools.build_notebooks import cells_of, read_source
+from tools.build_notebooks import cells_of, english_of, read_source
 
 NAMES = sorted(path.stem for path in (ROOT / "notebooks/source").glob("*.md"))
 lesson = import_module("notebooks.lesson")
+moving = import_module("notebooks.pictures.moving")
+svg = import_module("notebooks.pictures.svg")
+CHINESE = import_module("notebooks.pictures.chinese").CHINESE
 
 
 def build_notebooks(*flags, root=ROOT, timeout=500):
@@ -36,6 +39,20 @@ def test_a_reader_sees_no_check(name):
     stored = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)
     code = "\n".join(cell.source for cell in stored.cells if cell.cell_type == "code")
     assert name == "exercises" or not re.findall(r"^assert ", code, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".zh")])
+def test_a_chinese_notebook_has_the_outputs_of_the_english_one(name):
+    chinese = nbformat.read(ROOT / f"notebooks/{name}.ipynb", as_version=4)
+    english = nbformat.read(ROOT / f"notebooks/{english_of(name)}.ipynb", as_version=4)
+    for cell, same in zip(chinese.cells, english.cells, strict=True):
+        assert cell.get("execution_count") == same.get("execution_count")
+        for mine, theirs in zip(cell.get("outputs", []), same.get("outputs", []), strict=True):
+            if "image/svg+xml" in mine.get("data", {}):
+                picture, data = svg.data_of(theirs.data["image/svg+xml"])
+                assert mine.data["image/svg+xml"] == moving.draw(picture, data, CHINESE)
+            else:
+                assert mine == theirs
 
 
 def test_a_notebook_that_is_not_there(called):

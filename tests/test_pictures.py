@@ -37,9 +37,10 @@ def in_notebooks():
     """-> {name of a picture: what the notebooks show}"""
     found = {}
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
-        for shown in moving.moving_pictures(nbformat.read(path, as_version=4)):
-            text = shown["image/svg+xml"]
-            found[svg.data_of(text)[0]] = text
+        for output in moving.moving_pictures(nbformat.read(path, as_version=4)):
+            text = output.data["image/svg+xml"]
+            if not path.name.endswith(".zh.ipynb"):
+                found[svg.data_of(text)[0]] = text
     return found
 
 

@@ -10,6 +10,9 @@ shows. A cell tagged `check` has the assertions that hold the text to what the c
 computed. It is run here, and no reader sees it, because the notebook does not contain it. A cell
 tagged `hide-input` is folded, but not on GitHub. A solution is folded there as well: it is Python
 in a <details> of the text, which is run and leaves no output.
+
+source/NAME.zh.md has the Chinese texts of a notebook, and +++ in place of the code cells between
+two texts. Code and outputs of NAME.zh.ipynb are those of NAME.ipynb, and nothing is run for it.
 Exit code 1 and a line on stderr for each thing that is wrong, 2 for a notebook that does not exist.
 """
 
@@ -34,6 +37,8 @@ svg = import_module("notebooks.pictures.svg")
 FOLDER = ROOT / "notebooks"
 MOST_BYTES = 400_000
 CELL_SECONDS = 600  # that one cell may take; none is written to take more than 60
+CODE_CELL = r"^```\{code-cell\}$.*?^```$"
+CODE_CELLS = re.compile(rf"{CODE_CELL}(?:\n\n{CODE_CELL})*", re.DOTALL | re.MULTILINE)
 SOLUTION = re.compile(r"^<details>.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -68,11 +73,33 @@ def main() -> int:
 def build(name: str) -> list[str]:
     """Run a source and write it with its outputs -> what is wrong; then nothing is written."""
     book = read_source(name)
-    wrong = run(book) or unfit(book)
+    wrong = take_outputs(book, name) if is_chinese(name) else run(book)
+    wrong = wrong or unfit(book)
     if not wrong:
         nbformat.write(book, FOLDER / f"{name}.ipynb", version=4)
         moving.draw_again(FOLDER / f"{name}.ipynb")
     return wrong
+
+
+def is_chinese(name: str) -> bool:
+    return name.endswith(".zh")
+
+
+def english_of(name: str) -> str:
+    return name.removesuffix(".zh")
+
+
+def take_outputs(book: nbformat.NotebookNode, name: str) -> list[str]:
+    """Give a Chinese notebook the outputs of the English one -> what is wrong"""
+    book.cells = without_checks(book.cells)
+    english = nbformat.read(FOLDER / f"{english_of(name)}.ipynb", as_version=4)
+    if len(book.cells) != len(english.cells):
+        return [f"it has {len(book.cells)} cells, and the English notebook {len(english.cells)}"]
+    for cell, same in zip(book.cells, english.cells):
+        if cell.cell_type == "code":
+            cell.outputs = same.outputs
+            cell.execution_count = same.execution_count
+    return []
 
 
 def compare(name: str) -> list[str]:
@@ -82,11 +109,13 @@ def compare(name: str) -> list[str]:
     wrong = unfit(stored)
     if cells_of(stored) != cells_of(fresh):
         return [*wrong, "source and notebook differ: make notebooks"]
+    if is_chinese(name):
+        return wrong
     shown = {cell.id: texts(cell) for cell in stored.cells if "quote" in tags(cell)}
     wrong += run(fresh) or unfit(fresh)
     for then, now in zip(moving.moving_pictures(stored), moving.moving_pictures(fresh)):
-        picture, data = svg.data_of(now["image/svg+xml"])
-        if not svg.same_data(data, svg.data_of(then["image/svg+xml"])[1]):
+        picture, data = svg.data_of(now.data["image/svg+xml"])
+        if not svg.same_data(data, svg.data_of(then.data["image/svg+xml"])[1]):
             wrong.append(f"the data of the picture {picture} have changed: make notebooks")
     for cell in fresh.cells:
         if cell.id in shown and cell.outputs and texts(cell) != shown[cell.id]:
@@ -105,6 +134,9 @@ def read_source(name: str) -> nbformat.NotebookNode:
     The cells that are shown are numbered from cell-00.
     """
     text = (FOLDER / f"source/{name}.md").read_text(encoding="utf-8")
+    if is_chinese(name):
+        english = FOLDER / f"source/{english_of(name)}.md"
+        text = with_code(text, english.read_text(encoding="utf-8"))
     book = jupytext.reads(text, fmt="md:myst")
     book.metadata = nbformat.from_dict(METADATA)
     book.nbformat, book.nbformat_minor = 4, 5
@@ -115,6 +147,14 @@ def read_source(name: str) -> nbformat.NotebookNode:
         if "hide-input" in tags(cell):  # folded in JupyterLab, too
             cell.metadata["jupyter"] = {"source_hidden": True}
     return book
+
+
+def with_code(chinese: str, english: str) -> str:
+    """A Chinese source without its stamp, and with the code of the English one for each +++"""
+    _, _, text = chinese.partition("\n")
+    for cells in CODE_CELLS.findall(english):
+        text = text.replace("\n+++\n", f"\n{cells}\n", 1)
+    return text
 
 
 def run(book: nbformat.NotebookNode) -> list[str]:

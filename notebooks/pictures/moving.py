@@ -42,17 +42,19 @@ def draw_again(notebook: Path) -> list[Path]:
     -> the files of the pages.
     """
     book = json.loads(notebook.read_text(encoding="utf-8"))
+    words = CHINESE if notebook.name.endswith(".zh.ipynb") else None
     written = []
-    for shown in moving_pictures(book):
-        name, data = data_of("".join(shown["image/svg+xml"]))
-        svg = draw(name, data)
-        shown["image/svg+xml"] = svg.splitlines(keepends=True)
-        shown["text/plain"] = "\n".join(words_of(svg)).splitlines(keepends=True)
+    for output in moving_pictures(book):
+        name, data = data_of("".join(output["data"]["image/svg+xml"]))
         english = ROOT / FILES[name]
-        english.write_text(svg, encoding="utf-8")
+        english.write_text(draw(name, data), encoding="utf-8")
         chinese = english.with_suffix(".zh.svg")
         chinese.write_text(draw(name, data, CHINESE), encoding="utf-8")
         written += [english, chinese]
+        svg = draw(name, data, words)
+        output["data"]["image/svg+xml"] = svg.splitlines(keepends=True)
+        output["data"]["text/plain"] = "\n".join(words_of(svg)).splitlines(keepends=True)
+        output["metadata"]["image/svg+xml"]["alt"] = words_of(svg)[0]
     if written:
         text = json.dumps(book, indent=1, ensure_ascii=False, sort_keys=True)
         notebook.write_text(f"{text}\n", encoding="utf-8")
@@ -60,12 +62,12 @@ def draw_again(notebook: Path) -> list[Path]:
 
 
 def moving_pictures(book: dict) -> list[dict]:
-    """What the cells of a notebook show as SVG, by kind: "image/svg+xml", "text/plain"."""
+    """The outputs of a notebook that are SVG: a dictionary of "data" and "metadata" each."""
     found = []
     for cell in book["cells"]:
         for output in cell.get("outputs", []):
             if "image/svg+xml" in output.get("data", {}):
-                found.append(output["data"])
+                found.append(output)
     return found
 
 
