@@ -136,3 +136,22 @@ def test_a_page_repeats_the_english_page_that_it_follows(page):
 def test_the_english_page_leads_to_the_chinese_one(page):
     english = read(page.replace(".zh.md", ".md"))
     assert english.startswith(f"[中文]({in_other_language(page)})\n")
+
+
+def bold_that_markdown_does_not_see(text):
+    """-> the lines with ** that opens or closes nothing, because it stands between a punctuation
+    mark and a character, as in **字。**字"""
+    found = []
+    for line in CODE.sub("", text).splitlines():
+        plain = re.sub(r"`[^`]+`", "`x`", line)
+        for number, mark in enumerate(re.finditer(r"\*\*", plain)):
+            before, after = plain[: mark.start()][-1:], plain[mark.end() :][:1]
+            outside, inside = (after, before) if number % 2 else (before, after)
+            if outside.isalnum() and not inside.isalnum():
+                found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_bold_words_are_bold(page):
+    assert bold_that_markdown_does_not_see(read(page)) == []
