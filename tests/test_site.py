@@ -28,7 +28,7 @@ pytest.importorskip("pagefind", reason="requirements/dev.txt has it")
 SEARCHES = yaml.safe_load((ROOT / "tests/searches.yml").read_text(encoding="utf-8"))
 # Of how many searches the page is first, and among the first three: of 30 Chinese words, of 43
 # error lines, and of 48 questions. A changed page may cost some.
-LEAST = {"chinese": (24, 26), "messages": (37, 39), "questions": (28, 37)}
+LEAST = {"chinese": (24, 27), "messages": (37, 39), "questions": (28, 37)}
 
 
 @pytest.fixture(scope="session")

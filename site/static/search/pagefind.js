@@ -12,6 +12,7 @@ const CLOSE = 12; // words, in which the others have to stand
 const MOST_PAGES = 20;
 const RAREST = 5; // words, which choose the sections of a page
 const SAYS_LITTLE = /^([A-Z][a-z]+)?(Error|Warning)$/; // such as "RuntimeError"
+const CHINESE_WORD = /^\p{Script=Han}{2,}$/u;
 const BETWEEN_WORDS = /[\s.:;,'"`()[\]{}<>=/]+/;
 
 export function createInstance(options) {
@@ -23,6 +24,8 @@ async function search(pagefind, text, settings) {
   const typed = text?.split(BETWEEN_WORDS).filter((word) => /\p{L}{2}/u.test(word)) ?? [];
   const words = new Set(typed.filter((word) => !SAYS_LITTLE.test(word)));
   const whole = await pagefind.search(text, settings);
+  // The browser may cut a Chinese word that Pagefind has not cut. Then its first character finds it.
+  if (whole.results.length === 0 && CHINESE_WORD.test(text)) return pagefind.search(text[0], settings);
   if (words.size < 2) return whole;
   const searches = await Promise.all([...words].map((word) => pagefind.search(word, settings)));
   const found = searches.map((one) => one.results);
