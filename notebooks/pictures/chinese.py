@@ -41,7 +41,6 @@ CHINESE = {
     ),
     # idea
     "One step of training on two ranks": "两个 rank 上的一个训练步",
-    "batch": "批次",
     "model: w = {}": "模型：w = {}",
     "gradient {}": "梯度 {}",
     "1 split": "1 拆分批次",

@@ -162,9 +162,9 @@ def copies(images: list[int], words: Words = None) -> str:
     """
     picture = Picture("copies", "DataParallel: one process, a thread per GPU", 498, 17, words)
     picture.box(14, 50, 572, 276, "dashed", round=10)
-    picture.path([(216, 154), (112, 204)])
-    picture.path([(300, 154), (300, 204)])
-    picture.path([(384, 154), (488, 204)])
+    for x, foot in ((216, 112), (300, 300), (384, 488)):
+        picture.path([(x, 154), (foot, 202)], arrow=True)
+        picture.path([(foot + 14, 202), (x + 14, 158)], arrow=True)
     picture.box(140, 64, 320, 90, "ground", round=8)
     picture.text(150, 116, "GPU 0", look="small bold")
     chip(picture, 226, 72, "tint c0", "model")
@@ -190,6 +190,14 @@ def copies(images: list[int], words: Words = None) -> str:
         picture.box(22, 204, 180, 112, "edge c2", round=8)
         picture.box(210, 204, 180, 112, "edge c2", round=8)
         picture.box(398, 204, 180, 112, "edge c2", round=8)
+    with picture.appears(5.8):  # On the left is what goes down, on the right what comes back.
+        picture.path([(30, 86), (30, 132)], arrow=True)
+        picture.text(86, 104, "model", look="small middle")
+        picture.text(86, 128, "{} images", images[1], look="small middle")
+    with picture.appears(13.8):
+        picture.text(514, 104, "outputs", look="small middle")
+        picture.text(514, 128, "gradients", look="small middle")
+        picture.path([(570, 132), (570, 86)], arrow=True)
     steps = [
         (0.6, 3.2, "replicate: GPU 0 copies the model to all"),
         (3.2, 5.8, "scatter: GPU 0 splits the batch"),
@@ -292,16 +300,26 @@ def flying(picture: Picture, center: float, y: float, look: str, value: str) -> 
 
 
 def split_batch(picture: Picture) -> None:
-    """Eight images above both columns, of which four go to each."""
-    picture.text(28, 76, "batch", look="dim")
-    for place, digit in enumerate("50419213"):  # the first eight labels of MNIST
+    """Eight images above both columns, of which four go to each.
+
+    Nothing stands on the images, because readers would compute with a number on them.
+    """
+    picture.text(28, 76, "{} images", 8, look="dim")
+    for place in range(8):
         rank = place // 4
         above = MIDDLE - 154 + 39 * place
         own = COLUMNS[rank] - 76 + 39 * (place - 4 * rank)
         with picture.lit(0, 2.2):
-            picture.labelled(above, 52, 35, 35, "paper", digit)
+            image(picture, above, 52)
         with picture.appears(1.2, above - own, -86, takes=1.2):
-            picture.labelled(own, 138, 35, 35, "paper", digit)
+            image(picture, own, 138)
+
+
+def image(picture: Picture, x: float, y: float) -> None:
+    """A small image: a frame with a hill and a sun."""
+    picture.box(x, y, 35, 35, "paper")
+    picture.path([(x + 6, y + 28), (x + 15, y + 15), (x + 21, y + 22), (x + 29, y + 28)])
+    picture.dot(x + 25, y + 11, 3, "thin")
 
 
 def buckets(order: list[int], filled: list[list[int]], words: Words = None) -> str:

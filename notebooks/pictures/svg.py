@@ -137,15 +137,21 @@ class Picture:
         return self.group(name, across, down)
 
     def lit(self, start: float, end: float):
-        """Always seen, and clearly from start to end."""
+        """Always seen, and clearly from start to end. At the end of the motion all is clear."""
         moments = {
             0: f"opacity: {REST}",
             start: f"opacity: {REST}",
             start + FADE: "opacity: 1",
-            end: "opacity: 1",
-            end + FADE: f"opacity: {REST}",
-            self.seconds: f"opacity: {REST}",
         }
+        overview = self.seconds - OVERVIEW
+        if end + FADE < overview:
+            moments |= {
+                end: "opacity: 1",
+                end + FADE: f"opacity: {REST}",
+                overview: f"opacity: {REST}",
+                overview + FADE: "opacity: 1",
+            }
+        moments[self.seconds] = "opacity: 1"
         return self.group(self.frames(moments))
 
     def grows(self, start: float, end: float):
