@@ -249,6 +249,63 @@ def test_a_normal_end_is_shown(tmp_path, line):
     assert not looks_wrong(excerpt)
 
 
+REPLICA = """Traceback (most recent call last):
+  File "/u/train.py", line 22, in main
+    out = model(x)
+  File "/venv/lib/python3.11/site-packages/torch/_utils.py", line 772, in reraise
+    raise exception
+StopIteration: Caught StopIteration in replica 0 on device 0.
+Original Traceback (most recent call last):
+  File "/u/model.py", line 12, in forward
+    device = next(self.parameters()).device
+StopIteration
+"""
+LOADING = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/u/train.py", line 22, in main
+[rank1]:     state = torch.load("last.pt")
+[rank1]:   File "/v/lib/python3.11/site-packages/torch/serialization.py", line 721, in {}
+[rank1]:     result = fn(storage, location)
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB.
+"""
+
+
+@pytest.mark.parametrize("text", [REPLICA, REPLICA.splitlines()[5]], ids=["traceback", "line"])
+def test_an_error_in_a_replica_has_its_entry(tmp_path, text):
+    excerpt = read(tmp_path, job=text)
+    assert "replica 0 on device 0" in flat(excerpt)
+    assert "dataparallels-replicas-have-no-parameters" in excerpt.entries[0].page
+
+
+def test_only_frames_of_loading_lead_to_the_entry_on_loading(tmp_path):
+    """The frames of libraries decide between entries, and are not printed."""
+    pages = {}
+    for function in ("default_restore_location", "forward"):
+        excerpt = read(tmp_path, rank1=LOADING.format(function))
+        assert function not in text_of(excerpt)
+        pages[function] = [entry.page.partition("#")[2] for entry in excerpt.entries]
+    loading = "every-rank-loads-the-checkpoint-onto-gpu-0"
+    assert pages["default_restore_location"] == [loading]
+    assert pages["forward"][0] != loading
+
+
+@pytest.mark.parametrize(
+    ("line", "anchor"),
+    [
+        ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3000", "two-ranks-use"),
+        (
+            "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 "
+            "to enable this configuration.",
+            "two-ranks-use",
+        ),
+        ("Detected mismatch between collectives on ranks.", "two-ranks-called-different"),
+    ],
+)
+def test_a_line_without_its_exception_has_its_entry(tmp_path, line, anchor):
+    excerpt = read(tmp_path, job=line + "\n")
+    assert looks_wrong(excerpt)
+    assert anchor in excerpt.entries[0].page
+
+
 def test_an_error_that_was_caught_is_shown_with_the_end_behind_it(tmp_path):
     text = RAISED + "ValueError: retrying\nstep 2\nTraining finished\n"
     excerpt = read(tmp_path, run=text)

@@ -10,7 +10,7 @@ from pathlib import Path
 from .entries import entries_of
 from .facts import Excerpt
 from .read import read
-from .words import looks_wrong, printed, text_of
+from .words import library_of, looks_wrong, printed, text_of
 
 
 class NoText(Exception):
@@ -25,7 +25,7 @@ def excerpt_of(paths, names=None) -> Excerpt:
     excerpt = read(paths, names)
     if not excerpt.lines:
         raise NoText
-    excerpt.entries = entries_of("\n".join(printed(excerpt)))
+    excerpt.entries = entries_of("\n".join(printed(excerpt)), library_of(excerpt))
     return excerpt
 
 

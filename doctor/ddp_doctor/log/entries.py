@@ -15,16 +15,20 @@ HOLE = re.compile(r"\{(\w*)\}")
 MOST_ENTRIES = 2
 
 
-def entries_of(printed):
-    """-> at most two entries, those with the most words first."""
+def entries_of(printed, library=""):
+    """-> at most two entries, those with the most words first.
+
+    library: frames that are not printed. Only an entry's conditions may name them.
+    """
     text = " ".join(printed.split())
+    whole = f"{text} {library}"
     best = {}  # page -> (worth, Entry)
     for row in json.loads(TABLE.read_text(encoding="utf-8")):
-        if any(stands_one(text, words) for words in row["without"]):
+        if any(stands_one(whole, words) for words in row["without"]):
             continue
         for words, role in row["messages"]:
             if stands(text, words, row["where"]):
-                worth = worth_of(text, row, words, role)
+                worth = worth_of(whole, row, words, role)
                 known = best.get(row["page"])
                 if known is None or worth > known[0]:
                     best[row["page"]] = (worth, Entry(row["title"], row["page"], words))

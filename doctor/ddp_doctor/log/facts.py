@@ -18,8 +18,11 @@ class Thrown:
     kind: str  # "own", "waited" (or had no connection), or "report" (of another exception)
     line: str | None  # FILE:LINE, the innermost frame outside of libraries
     called_from: str | None  # FILE:LINE, the outermost frame outside of libraries
-    then: str  # the message of the last exception that was raised while this one was handled
+    # The message of the last exception that was raised while this one was handled. If this one is
+    # of a replica or a loader's worker, the message with which the rank raises it again.
+    then: str
     process: str = ""  # that mp.spawn names; it is a rank only if one machine runs all of them
+    library: tuple = ()  # "FILE FUNCTION" of the frames in libraries; only entries.py reads them
     ranks: tuple = ()
     times: int = 1
 

@@ -199,6 +199,13 @@ SYSTEM = (
     form("system", "random run_id", "config has no run_id, generated a random run_id: 90331127"),
     form("system", "credential expired", "Application launch failed: Job credential expired"),
     form("system", "NCCL WARN", "misc/socket.cc:49 NCCL WARN Connection closed", r"NCCL WARN \S"),
+    form(
+        "system",
+        "Duplicate GPU",
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3",
+    ),
+    form("system", "Multiple Ranks are", "Multiple Ranks are using the same GPU/Partition."),
+    form("system", "Detected mismatch b", "Detected mismatch between collectives on ranks. Rank 0"),
     form("system", "uda failure", "gn1:71:180 [0] Cuda failure 'out of memory'"),
     form(
         "system", "CUDA error: ", "what():  CUDA error: an illegal access", r"CUDA error: \w[^.]*"
@@ -240,6 +247,9 @@ SYSTEM = (
     ),
 )
 
+# With these words torch raises the exception of a replica or of a loader's worker again.
+CAUGHT = r"Caught \w+ in (?:replica|DataLoader worker|pin memory)"
+
 # What scripts and libraries say of themselves. They come last, because they may be harmless.
 COMPLAINTS = (
     form(
@@ -250,6 +260,7 @@ COMPLAINTS = (
     ),
     form("complaint", "OOM: ", "WARNING fairseq: OOM: Ran out of memory with exception"),
     form("complaint", "rror: ", "worker 3: ValueError: no label", r"\b[A-Z]\w*Error: \S|^Error: "),
+    form("complaint", "Caught ", "Caught KeyError in replica 1 on device 1.", CAUGHT),
     form("complaint", "Exception: ", "QueueException: full", r"\b[A-Z]\w*Exception: \S"),
     form("complaint", "CRITICAL", "CRITICAL [lm.util:158] Uncaught HfHubHTTPError"),
     form("complaint", "FATAL", "FATAL: cannot read the configuration"),

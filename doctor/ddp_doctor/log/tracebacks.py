@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from .facts import Thrown
-from .forms import LIBRARY, REPORT, WAITED
+from .forms import CAUGHT, LIBRARY, REPORT, WAITED
 from .lines import Line
 
 TRACEBACK = "Traceback (most recent call last)"
@@ -47,6 +47,7 @@ class Piece:
 
     inner: bool = False  # is it the traceback of a loader's worker, printed in that of its rank?
     frames: list = field(default_factory=list)  # (FILE:LINE, function) outside of libraries
+    library: list = field(default_factory=list)  # "FILE FUNCTION" of the frames in libraries
     line: Line | None = None  # the line with the message
     message: str = ""
     code: str = ""  # the last line of code, for an exception without a message
@@ -139,7 +140,9 @@ class Tracebacks:
             part = Piece(inner=True)
             chain.parts.append(part)
         if frame and (part.is_fatal or not part.line):
-            if not LIBRARY.search(frame[1]):
+            if LIBRARY.search(frame[1]):
+                part.library.append(f"{frame[1]} {frame[3]}")
+            else:
                 place = (f"{frame[1]}:{frame[2]}", frame[3])
                 part.frames.insert(0 if part.is_fatal else len(part.frames), place)
             return True
@@ -174,7 +177,11 @@ def raised_of(chain):
             chosen = part
     frames = frames_of(parts, chosen)
     message = whole_message(chosen)
-    last = whole_message(parts[-1])
+    then = whole_message(parts[-1]) if parts[-1] is not chosen and not chosen.inner else ""
+    if chosen.inner:
+        # The rank itself raises this one, which says where the other comes from.
+        raised_again = [part.message for part in parts if re.search(CAUGHT, part.message)]
+        then = raised_again[0] if raised_again else ""
     # NCCL says on the next lines what kind of error it is.
     text = " ".join([message, *chosen.more[:3]]) if "NCCL" in message else message
     kind = "waited" if WAITED.search(text) else "own"
@@ -192,8 +199,9 @@ def raised_of(chain):
         kind=kind,
         line=line,
         called_from=outermost[0] if outermost[0] != line else None,
-        then=last if parts[-1] is not chosen and not chosen.inner else "",
+        then=then,
         process=chain.process,
+        library=tuple(dict.fromkeys(chosen.library)),
     )
     rank = chosen.line.rank if chain.rank is None else chain.rank
     said = OWN_RANK.search(message)

@@ -110,6 +110,14 @@ def errors(excerpt):
     return lines
 
 
+def library_of(excerpt):
+    """The library's frames of the exceptions that errors() shows. They are not printed."""
+    found = []
+    for error in of_kind(excerpt.errors, "own")[:3]:
+        found += error.library
+    return " ".join(found)
+
+
 def reported(excerpt):
     """What a launcher says of an exception, if the exception itself is not there."""
     for error in of_kind(excerpt.errors, "report"):
