@@ -25,8 +25,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.nn as nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -246,6 +247,29 @@ def tensor_and_dtensor(rank):
     model = nn.Sequential(nn.Linear(2, 1))
     fully_shard(model)
     model[0](torch.ones(4, 2))  # not model(...), whose forward would gather the weights
+
+
+@alone
+def frozen_and_trainable_in_one_unit():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+
+@alone
+def hybrid_shard_on_one_axis():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = dist.init_device_mesh("cpu", (1,))
+    options = {"device_mesh": mesh, "sharding_strategy": ShardingStrategy.HYBRID_SHARD}
+    FullyShardedDataParallel(nn.Linear(2, 1), device_id=torch.device("cpu"), **options)
+
+
+@alone
+def key_of_another_rank():
+    folder = tempfile.mkdtemp()
+    dcp.save({"weight": torch.ones(2), "loader_of_rank_0": torch.ones(1)}, checkpoint_id=folder)
+    dcp.load({"weight": torch.ones(2), "loader_of_rank_1": torch.ones(1)}, checkpoint_id=folder)
 
 
 # ---------------------------------------------------------------- backward, precision, optimizer
