@@ -8,7 +8,7 @@ How a run goes: `twice` (first without the doctor, in the same folder), `alone` 
 a number (of ranks, if not 2), `fails` (ends with an error), `hangs`, `any` (one or the other),
 `launched` (the mistake is in how ranks are started: test_doctor.py does that), `missed` (known: the
 doctor does not name it). `wrong`, `check` and `line-26` say how certain the finding has to be, and
-which line it has to name.
+which line it has to name, and `from-21` from which line it comes.
 """
 
 import re
@@ -36,11 +36,11 @@ class Case:
     def ranks(self):
         return next((int(word) for word in self.options if word.isdigit()), 2)
 
-    def line(self):
-        """The line that a finding has to name, if the head says one."""
+    def line(self, kind="line"):
+        """The line that a finding has to name, if the head says one: of `kind` "line" or "from"."""
         for word in self.options:
-            if word.startswith("line-"):
-                return int(word.removeprefix("line-"))
+            if word.startswith(f"{kind}-"):
+                return int(word.removeprefix(f"{kind}-"))
         return None
 
     def command(self, file="train.py"):

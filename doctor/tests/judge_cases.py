@@ -28,6 +28,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import cases  # noqa: E402
 from ddp_doctor.check.judges import diagnose  # noqa: E402
+from ddp_doctor.check.source import tree_of  # noqa: E402
 from ddp_doctor.run import launch  # noqa: E402
 from ddp_doctor.run.events import read  # noqa: E402
 from ddp_doctor.run.facts import facts  # noqa: E402
@@ -79,7 +80,7 @@ def judged(case, innocent=False):
     if "alone" in case.options:
         one = run(case, ranks=1)
         alone = facts(build(one.code, one.end, one.processes))
-    found, failed = diagnose(build(outcome.code, outcome.end, outcome.processes, alone))
+    found, failed = diagnosed(case, build(outcome.code, outcome.end, outcome.processes, alone))
     labels = [] if innocent else case.findings
     named = [one for one in found if one.key in labels and fits(case, one)]
     expected = case.options & {"fails", "hangs", "any"} or {"ends"}
@@ -90,9 +91,22 @@ def judged(case, innocent=False):
         "labels": labels,
         "named": bool(named),
         "missed": "missed" in case.options,
-        "findings": [(one.severity, one.key, one.at, one.seen) for one in found],
+        "findings": [(one.severity, one.key, one.at, one.seen, one.comes_from) for one in found],
         "failed": failed,  # watchers and judges
     }
+
+
+def diagnosed(case, run):
+    """The judges read the script, which they find in the folder in which it ran."""
+    tree_of.cache_clear()
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "train.py").write_text(case.source)
+        os.chdir(folder)
+        try:
+            return diagnose(run)
+        finally:
+            os.chdir(before)
 
 
 def fits(case, finding):
@@ -100,8 +114,11 @@ def fits(case, finding):
     severities = case.options & {"wrong", "check"}
     if severities and finding.severity not in severities:
         return False
-    line = case.line()
-    return line is None or finding.at.endswith(f":{line}")
+    for kind, found in (("line", finding.at), ("from", finding.comes_from)):
+        line = case.line(kind)
+        if line is not None and not found.endswith(f":{line}"):
+            return False
+    return True
 
 
 def score(lines):

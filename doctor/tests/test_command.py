@@ -7,7 +7,7 @@ import zipapp
 
 import pytest
 from conftest import DOCTOR, TORCHRUN, keys
-from ddp_doctor.check.findings import FINDINGS
+from ddp_doctor.check.findings import FINDINGS, PLACES
 
 SCRIPTS = DOCTOR / "tests/scripts"
 NO_SYNC = """
@@ -82,6 +82,7 @@ def test_the_version_names_the_versions_of_pytorch_that_were_tried(user):
 def test_all_findings_are_listed(user):
     said = user.doctor("check --list").stdout
     assert re.findall(r"^(\S+)$", said, re.MULTILINE) == list(FINDINGS)
+    assert set(PLACES) == set(FINDINGS) and said.count("  Comes from: ") == len(FINDINGS)
 
 
 def test_a_zip_file_is_refused(user):
@@ -103,7 +104,9 @@ def test_a_mistake_is_named_with_its_line(user):
     assert done.returncode == 1 == said["exit"], done
     assert keys(said, "wrong") == {"last-pass-not-synced"}
     line = 1 + NO_SYNC.splitlines().index("    optimizer.step()")
+    origin = 1 + NO_SYNC.splitlines().index("    with model.no_sync():")
     assert said["findings"][0]["at"] == f"train.py:{line}"
+    assert said["findings"][0]["comes_from"] == f"train.py:{origin}"
     assert f"WRONG [last-pass-not-synced] train.py:{line}" in done.stdout
     assert said["ranks"] == 2 and said["facts"]["steps"] == 3
 

@@ -8,6 +8,7 @@ from ..run.events import Backward, Collective, Drew, Parameters, Printed, Read, 
 from ..run.words import per_rank, short
 from .findings import Finding
 from .printing import EACH_RANK_CALLS, OWN
+from .source import call_of, files_of, guard_of, loop_around
 
 BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")
 HITS = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")  # as in "97 of 100"
@@ -94,6 +95,7 @@ def same_data(run):
                 epochs[0].began.at,
                 seen=f"in an epoch every rank trained on the same {count} samples ({sampler})",
                 fine="" if certain else "each rank is to pass over all of them",
+                comes_from=epochs[0].began.made,
             )
         yield from same_beginning(run, team)
     yield from same_inputs(run)
@@ -115,6 +117,7 @@ def same_beginning(run, team):
                 epochs[0].began.at,
                 seen=f"in {count} batches every rank trained on the same {len(samples)} samples",
                 fine="each rank is to pass over all of them",
+                comes_from=epochs[0].began.made,
             )
 
 
@@ -200,11 +203,16 @@ def different_split(run):
                 values = [event.settings.get(name) for event in began]
                 if len(set(values)) > 1:
                     each = per_rank(team, values)
+                    origin = began[0].sampler_made
+                    if name == "epoch":
+                        sets = call_of("set_epoch", files_of(run))
+                        origin = guard_of([sets]) or sets
                     yield Finding(
                         "split-differs",
                         began[0].at,
                         seen=f"the ranks' samplers differ in {name}: {each}",
                         fine="" if known else "this sampler needs that",
+                        comes_from=origin,
                     )
             if is_divided_twice(epochs):
                 continue  # see divided_again
@@ -243,6 +251,7 @@ def divided_again(run):
                 epochs[0].began.at,
                 seen=f"a sampler divides the part of each rank again: {each} samples were read",
                 fine="the other parts of it are read in other epochs",
+                comes_from=epochs[0].began.sampler_made,
             )
 
 
@@ -267,6 +276,7 @@ def missing_samples(run):
                 epochs[0].began.at,
                 seen=f"the sampler divides among {parts} ranks, and {len(team)} average",
                 fine="others have the rest",
+                comes_from=epochs[0].began.sampler_made,
                 explained_by=("same-data", "split-differs"),
             )
         yield from seen_twice(team, epochs)
@@ -291,6 +301,7 @@ def seen_twice(team, epochs):
             epochs[0].began.at,
             seen=f"in an epoch {len(twice)} of {len(counts)} samples were seen twice",
             fine="each rank draws its samples by itself",
+            comes_from=epochs[0].began.sampler_made or epochs[0].began.made,
             explained_by=("same-data", "split-differs"),
         )
 
@@ -311,6 +322,7 @@ def same_order(run):
                 "same-order",
                 at,
                 seen=f"{seen}: the sampler's epoch was {min(numbers)} when they began",
+                comes_from=loop_around([at, *epochs[0].began.called_from]),
             )
     if not is_known_by_loader(run):
         yield from repeated_inputs(run.ranks[0])
@@ -351,6 +363,7 @@ def same_random_numbers(run):
                     at=work.forwards[0].at if work.forwards else work.step.at,
                     seen=f"{seen} ({name}), as for dropout or noise",
                     fine="that is meant",
+                    comes_from=seed_of(run, name, work.step),
                 )
 
 
@@ -361,17 +374,40 @@ def drew_alike(pair, name):
     return len(before) == len(after) == 1 and before != after
 
 
+def seeds_of(rank, name, step):
+    """What gave a seed to this generator before the step, the last one last."""
+    seeds = []
+    for event in rank.all(Seeded):
+        if event.when.time < step.when.time and event.generator == name:
+            seeds.append(event)
+    return seeds
+
+
+def asked_for(seeds):
+    """The line of the script that asked for the last seed, or an empty text.
+
+    A Trainer may give the generators later on the seed that the script has asked for.
+    """
+    for event in reversed(seeds):
+        if event.asked and event.seed == seeds[-1].seed:
+            return event.at
+    return ""
+
+
+def seed_of(run, name, step):
+    """The line that gave the generator its seed on all ranks, before this step."""
+    lines = {asked_for(seeds_of(rank, name, step)) for rank in run.ranks}
+    return lines.pop() if len(lines) == 1 else ""
+
+
 def seeded_by_library(rank, name, step):
     """A Trainer that seeds all ranks alike, unasked, does so in each script that uses it.
 
     A finding in every script of a framework says nothing about the script. What the script itself
     seeds, with a function of the framework perhaps, is told.
     """
-    seeds = []
-    for event in rank.all(Seeded):
-        if event.when.time < step.when.time and event.generator in (name, "torch"):
-            seeds.append(event)
-    return bool(seeds) and not seeds[-1].asked
+    seeds = seeds_of(rank, name, step) or seeds_of(rank, "torch", step)
+    return bool(seeds) and not asked_for(seeds)
 
 
 def same_worker_seeds(run):
@@ -388,8 +424,19 @@ def same_worker_seeds(run):
                     seen=f"worker {event.worker} of rank 0's loader and a worker of another rank"
                     f" drew the same numbers ({names})",
                     fine="that is meant",
+                    comes_from=origin_of_workers(run, event),
                 )
                 return
+
+
+def origin_of_workers(run, drew):
+    """A worker_init_fn stands in the loader's constructor. Otherwise the rank's seed counts."""
+    for epoch in run.ranks[0].epochs:
+        if epoch.began.at == drew.at:
+            if drew.seeded:
+                return epoch.began.made
+            return seed_of(run, "torch", epoch.began)
+    return ""
 
 
 # ------------------------------------------------------------------ evaluation
@@ -474,6 +521,7 @@ def padded_of(run, team):
             epochs[0].began.at,
             seen=f"{seen}: twice sample {short(twice)}",
             fine="what is double is cut off after gathering" if gathered and not all_shown else "",
+            comes_from=epochs[0].began.sampler_made,
         )
 
 
@@ -511,6 +559,7 @@ def parts_of(run, team):
                 line,
                 seen="self.log() got another value on each rank, and sync_dist is off",
                 fine="the value of rank 0's part is meant",
+                comes_from=line,
             )
         if logged:
             continue
@@ -649,6 +698,11 @@ def reduced_numbers(rank, epoch):
     return [number for call in alone for number in call.values]
 
 
+def line_of_mean(rank, epoch, mean):
+    lines = [call.at for call in reductions(rank, epoch) if call.values == [mean]]
+    return lines[0] if lines else ""
+
+
 def mean_of_unequal(team, epochs, means, counts):
     """Is each mean a whole number of hits among the rank's samples, in percent perhaps?"""
     if all(mean % 1 == 0 for mean in means):
@@ -666,6 +720,7 @@ def mean_of_unequal(team, epochs, means, counts):
                 epochs[0].began.at,
                 seen=f"means of unequal counts were added up ({each}), over all it is {whole:.4}",
                 fine="they were weighed by the counts",
+                comes_from=line_of_mean(team[0], epochs[0], means[0]),
             )
 
 

@@ -40,6 +40,7 @@ def file_race(run):
                     read.at,
                     seen=f"{seen}, with no collective in between",
                     fine="it waits in another way",
+                    comes_from=wrote.at,
                 )
 
 
@@ -55,11 +56,13 @@ def fixed_port(run):
     """The script itself chooses the port at which its ranks meet."""
     for process in run.processes:
         for event in process.all(FixedPort):
+            how = "computed" if event.computed else "written"
             yield Finding(
                 "fixed-port",
                 event.at,
-                seen=f"the script chooses port {event.port}, written in {event.written_in}",
+                seen=f"the script chooses port {event.port}, {how} in {event.written_in}",
                 fine="no other job ever runs there",
+                comes_from=event.number_at,
             )
 
 

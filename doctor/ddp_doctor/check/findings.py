@@ -10,9 +10,10 @@ class Finding:
     """A judge yields it. Without `fine` the mistake is certain."""
 
     key: str
-    at: str
+    at: str  # the line in which it shows
     seen: str
     fine: str = ""  # the case in which it is no mistake
+    comes_from: str = ""  # the line that leads to it, if that is known
     explained_by: tuple[str, ...] = ()  # keys: with one of these findings this one is left out
 
     @property
@@ -20,6 +21,57 @@ class Finding:
         return "check" if self.fine else "wrong"
 
 
+@dataclass(frozen=True)
+class Places:
+    """What a finding's two lines are: where the mistake shows, and where it comes from.
+
+    Without the second one only the first line is known. SAME: it is the first line itself.
+    """
+
+    shows_at: str
+    comes_from: str = ""
+
+
+SAME = "the same line"
+PLACES = {
+    "raised-before-joining": Places("the line that raises", SAME),
+    "never-joined": Places("the first step"),
+    "fixed-port": Places("the line that sets the port", "the line with the number"),
+    "uneven-steps": Places("the call in which a rank waits", "the loader that is longer"),
+    "all-send-first": Places("the call that sends", SAME),
+    "one-rank-communicates": Places("the call that only some ranks make", "the if by the rank"),
+    "crossed-order": Places("the first call that differs", "the if by the rank"),
+    "file-race": Places("the line that reads", "the line that writes"),
+    "saved-by-every-rank": Places("the line that saves", SAME),
+    "not-through-ddp": Places("the backward pass", "the call of the model that DDP wraps"),
+    "last-pass-not-synced": Places("the step", "the line that calls no_sync()"),
+    "not-in-ddp": Places("the step", "the line that wraps the model"),
+    "not-wrapped": Places("the step", "the if that wraps the model on GPUs only"),
+    "rates-differ": Places("the step", "the step of the schedule, or the if by the rank around it"),
+    "steps-differ": Places("the step", "the if by the rank"),
+    "weights-differ": Places("the step"),
+    "not-the-mean": Places("the collective, or the step", "the collective"),
+    "unequal-counts": Places("the backward pass"),
+    "accumulation-weight": Places("the step", "the backward pass of the loss with this factor"),
+    "clip-scaled": Places("the line that clips", SAME),
+    "zero-gradients": Places("the step"),
+    "not-finite": Places("the backward pass, or the step"),
+    "memory-grows": Places("the line that keeps a graph, or the step", "the line that keeps it"),
+    "batch-grows": Places("the number, or the step", "the number, or the loader's constructor"),
+    "schedule-length": Places("the step of the schedule", "this step, or the constructor"),
+    "same-data": Places("the loop over the data", "the loader's constructor"),
+    "same-order": Places("the loop over the data", "the loop over the epochs"),
+    "split-differs": Places("the loop over the data", "the sampler's constructor, or set_epoch()"),
+    "samples-missing": Places("the loop over the data", "the sampler's constructor"),
+    "same-random-numbers": Places("the forward pass, or the step", "the line that seeds"),
+    "same-worker-seeds": Places("the loop over the data", "the line that seeds, or the loader's"),
+    "padded-evaluation": Places("the loop over the data", "the sampler's constructor"),
+    "part-of-evaluation": Places("the loop over the data, or the line that logs"),
+    "evaluation-repeated": Places("the loop over the data"),
+    "mean-of-means": Places("the loop over the data", "the line that adds up the means"),
+    "buffers-differ": Places("the model that computes"),
+    "loss-of-one-rank": Places("the line that shows it", SAME),
+}
 # A cause stands before its effects: of certain findings, that of the first row is shown first.
 FINDINGS = {
     # the process

@@ -68,6 +68,7 @@ def loss_of_one_rank(run):
                 at,
                 seen=f"rank 0 shows {shown}, which is its own loss and not that of all ranks",
                 fine="it is read as that",
+                comes_from=at,
             )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..run.events import Collective, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
 from ..run.facts import facts
 from ..run.words import per_rank, print_text, sentence
-from .findings import FINDINGS
+from .findings import FINDINGS, PLACES, SAME
 from .judges import left_out
 
 CHECKOUT = Path(__file__).resolve().parents[3]  # has pages and exercises, unless installed alone
@@ -19,6 +19,8 @@ def show(run, found, ignored, failed):
     print_text(sentence(run), before="\n")
     for one in found:
         print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
+        if one.comes_from:
+            print(f"  Comes from {origin(one)}.")
         print_text(f"{seen(one)}.", "  ")
         print_words(FINDINGS[one.key])
     print_list("Looked at", looked_at(run))
@@ -41,9 +43,19 @@ def seen(finding):
     return f"{finding.seen}; fine if {finding.fine}" if finding.fine else finding.seen
 
 
+def origin(finding):
+    """The line to change, and what it is."""
+    if finding.comes_from == finding.at:
+        return SAME
+    return f"{finding.comes_from}: {PLACES[finding.key].comes_from}"
+
+
 def show_all_findings():
     for key, words in FINDINGS.items():
         print(f"\n{key}")
+        places = PLACES[key]
+        print(f"  Shows at: {places.shows_at}")
+        print(f"  Comes from: {places.comes_from or 'not known'}")
         print_words(words)
 
 
@@ -196,6 +208,7 @@ def finding_as_json(finding):
         "severity": finding.severity,
         "key": finding.key,
         "at": finding.at,
+        "comes_from": finding.comes_from or None,
         "seen": seen(finding),
         "why": words.why,
         "page": address(words.page),

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 from ..run.events import (
+    Bypassed,
     Clipped,
     Computes,
     GlobalBatch,
@@ -17,6 +18,7 @@ from ..run.events import (
 from ..run.facts import facts
 from ..run.words import per_rank, short
 from .findings import Finding
+from .source import assignment_of, files_of, guard_of, wraps_on_gpus_only
 
 
 def different_gradients(run):
@@ -26,11 +28,12 @@ def different_gradients(run):
         if row is None or run.is_loose:
             continue
         if optimizer.is_in_ddp:
-            key, at, text = cause(run, row)
+            key, at, text, origin = cause(run, row)
         elif optimizer.averaged_by_script and averages_after_backward(row) and optimizer.drifts:
             key = "weights-differ"
             at = row.at
             text = ""
+            origin = ""
         else:
             continue  # see not_wrapped
         count = len(row.differing("gradients"))
@@ -43,6 +46,7 @@ def different_gradients(run):
             at,
             seen=f"in step {row.n + 1} the ranks had different gradients for {of}{text}",
             fine="" if certain else "the ranks average them later, or train models of their own",
+            comes_from=origin,
         )
 
 
@@ -56,22 +60,27 @@ def averages_after_backward(row):
 
 
 def cause(run, row):
-    """Why gradients differ although DDP wraps the model -> key, line, words."""
+    """Why gradients differ although DDP wraps the model -> key, line, words, its origin."""
     work = row.works[0]
     averaged = [event.averages for event in work.backwards]
     if not work.forwards and not any(averaged):
         at = work.backwards[-1].at if work.backwards else row.at
-        return "not-through-ddp", at, "; DDP's forward() was not called before this backward()"
+        bypassed = run.all(Bypassed)
+        origin = bypassed[0].at if bypassed else ""
+        words = "; DDP's forward() was not called before this backward()"
+        return "not-through-ddp", at, words, origin
     if averaged and not averaged[-1]:
         passes = f"only {sum(averaged)} of the {len(averaged)} backward passes of this step"
         words = f"; {passes} averaged the gradients. The last pass did not average them"
-        return "last-pass-not-synced", row.at, words
+        attribute = assignment_of("require_backward_grad_sync", files_of(run))
+        return "last-pass-not-synced", row.at, words, work.backwards[-1].no_sync or attribute
     in_ddp = work.parameters.in_ddp
     lacking = [number for number in row.differing("gradients") if not in_ddp[number]]
     if lacking:
         wrapped = run.all(Wrapped)[0].at
-        return "not-in-ddp", row.at, f"; DDP ({wrapped}) does not have {len(lacking)} of these"
-    return "weights-differ", row.at, ""
+        words = f"; DDP ({wrapped}) does not have {len(lacking)} of these"
+        return "not-in-ddp", row.at, words, wrapped
+    return "weights-differ", row.at, "", ""
 
 
 def different_weights(run):
@@ -106,7 +115,19 @@ def different_rates(run):
                 rows[0].at,
                 seen=f"from step {rows[0].n + 1} on the learning rates differ: {each}",
                 fine="" if optimizer.drifts else "the weights agree",
+                comes_from=step_of_schedule(run),
             )
+
+
+def step_of_schedule(run):
+    """The `if` by the rank around the step of a schedule that only some ranks make."""
+    gone = Counter()
+    for rank in run.ranks:
+        gone.update({event.at for event in rank.all(Scheduled)})
+    for at, count in gone.items():
+        if count < len(run.ranks):
+            return guard_of([at]) or at
+    return ""
 
 
 def different_decisions(run):
@@ -125,6 +146,7 @@ def different_decisions(run):
                 met[0].at,
                 seen=f"ReduceLROnPlateau got other values on each rank: {each}",
                 fine="the ranks decide alike all the same",
+                comes_from=met[0].at,
             )
 
 
@@ -139,11 +161,13 @@ def different_numbers_of_steps(run):
         if len(set(steps)) > 1 and len(averaged) == 1 and min(averaged) > 2:
             most = team[steps.index(max(steps))]
             applied = per_rank(team, steps)
+            at = most.steps[0].step.at
             yield Finding(
                 "steps-differ",
-                most.steps[0].step.at,
+                at,
                 seen=f"of {min(averaged)} averaged gradients the ranks applied: {applied}",
                 fine="the weights are sent afterwards",
+                comes_from=guard_of([at]),
             )
 
 
@@ -162,12 +186,17 @@ def not_wrapped(run):
         parts = [epoch.began.parts for epoch in run.ranks[0].epochs if epoch.trained]
         # Whoever divides the data means one model. Folds and ensembles do not divide it so.
         divides = max(parts, default=1) > 1
-        certain = divides and not run.all(Wrapped) and not run.is_loose
+        unwrapped = not run.all(Wrapped) and not run.is_loose
+        one_model = unwrapped and not run.has_own_models
+        on_gpus = wraps_on_gpus_only(files_of(run)) if one_model else ""
+        certain = unwrapped and (divides or on_gpus)
+        seen = f"in {len(optimizer.rows)} steps nothing averages the gradients of this model"
         yield Finding(
             "not-wrapped",
             optimizer.rows[0].at,
-            seen=f"in {len(optimizer.rows)} steps nothing averages the gradients of this model",
+            seen=f"{seen}: the script calls DDP on GPUs only" if on_gpus else seen,
             fine="" if certain else "each rank is to have its own model",
+            comes_from=on_gpus,
         )
 
 
@@ -191,11 +220,13 @@ def not_the_mean(run):
             # A single step may agree by chance.
             if world > 1 and len(odd) > max(1, len(times) / 2):
                 seen = f"in {len(odd)} of {len(times)} steps the gradient is {wrong:g} times the"
+                at = line_of_average(odd[0], optimizer)
                 yield Finding(
                     "not-the-mean",
-                    line_of_average(odd[0], optimizer),
+                    at,
                     seen=f"{seen} mean of the ranks' gradients of mean losses",
                     fine="the rate fits that",
+                    comes_from="" if at == odd[0].at else at,
                 )
 
 
@@ -297,6 +328,7 @@ def accumulation_weight(run):
                 works[0].step.at,
                 seen=f"{each}: {factor * usual:.3g} times the mean",
                 fine="the rate fits that",
+                comes_from=works[0].backwards[0].at,
             )
         elif odd:  # also a rest that is carried over into the next epoch
             count = len(odd[0].backwards)
@@ -306,6 +338,7 @@ def accumulation_weight(run):
                 odd[0].step.at,
                 seen=f"{seen}, and each is multiplied by {factor:.4g}",
                 fine="that step may count otherwise",
+                comes_from=odd[0].backwards[0].at,
             )
 
 
@@ -326,6 +359,7 @@ def other_sums(works):
             work.step.at,
             seen=f"{seen}, as in {len(odd)} of {len(works)} steps",
             fine="these steps may count otherwise",
+            comes_from=work.backwards[0].at,
         )
 
 
@@ -338,6 +372,7 @@ def clip_scaled(run):
                 event.at,
                 seen=f"gradients are clipped while multiplied by {event.scale:g}",
                 fine="the limit is, too" if event.limit >= event.scale else "",
+                comes_from=event.at,
             )
 
 
@@ -470,6 +505,7 @@ def memory_grows(run):
             at=keepers[0].at if keepers else rank.steps[-1].step.at,
             seen=f"{seen}, up to {max(counts)}",
             fine="they are needed later",
+            comes_from=keepers[0].at if keepers else "",
         )
     yield from memory_of_gpus_grows(run)
 
@@ -517,6 +553,7 @@ def batch_grows(run):
             called[0].at if called else many["at"],
             seen=f"{seen}, and the rate is {many['rate']:g} in both",
             fine="" if called else "that is meant",
+            comes_from=called[0].at if called else loader_of_training(run),
         )
     elif called and not one:
         seen = f"this is called the batch of all ranks, and each rank takes {called[0].number}"
@@ -525,7 +562,13 @@ def batch_grows(run):
             called[0].at,
             seen=f"{seen} samples, {many['samples']} together",
             fine="the words mean something else",
+            comes_from=called[0].at,
         )
+
+
+def loader_of_training(run):
+    epochs = [epoch for epoch in run.ranks[0].epochs if epoch.trained]
+    return epochs[0].began.made if epochs else ""
 
 
 def called_global(run):
@@ -549,8 +592,10 @@ def schedule_length(run):
             continue
         if is_near(event.length, event.gone * world):
             ratio = f"one in {world}"
+            origin = event.made
         elif is_near(event.length * world, event.gone):
             ratio = f"{world} for each of them"
+            origin = event.at
         else:
             continue
         seen = f"{event.name} is made for {event.length} steps and went {event.gone}, {ratio}"
@@ -559,6 +604,7 @@ def schedule_length(run):
             event.at,
             seen=f"{seen}: the number of ranks",
             fine="the run goes on, or the rate is to end early",
+            comes_from=origin,
         )
 
 

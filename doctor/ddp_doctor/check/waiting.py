@@ -11,6 +11,7 @@ from ..run.events import (
     Ended,
     EpochBegan,
     EpochEnded,
+    Forward,
     Joined,
     Joining,
     Raised,
@@ -19,6 +20,7 @@ from ..run.events import (
 from ..run.facts import op_of, state
 from ..run.words import per_rank, short
 from .findings import Finding
+from .source import guard_of
 
 # Errors that follow from what another rank did.
 LOST = re.compile("closed by peer|reset by peer|timed? ?out|broken pipe|connection|preamble", re.I)
@@ -54,6 +56,7 @@ def waited_in_vain(run):
             "all-send-first",
             stuck[0].waits.at,
             seen=f"{states}; none receives",
+            comes_from=stuck[0].waits.at,
         )
     elif has_left(run, stuck) or left_behind(run, stuck):
         training = [rank for rank in stuck if trains(rank)] or left_behind(run, stuck)
@@ -61,18 +64,97 @@ def waited_in_vain(run):
             "uneven-steps",
             training[0].waits.at,
             seen=f"{states}; no more data, or an if by a number of its own?",
+            comes_from=longer_loader(run),
         )
     else:
-        first = min(stuck, key=is_usual_place)
-        lines = getattr(first.waits, "called_from", [])
-        places = {op_of(rank.waits) + rank.waits.at for rank in stuck}
-        alike = len(places) == 1 and len(stuck) == len(run.ranks)
-        yield Finding(
-            "one-rank-communicates",
-            first.waits.at,
-            seen=f"{states}; called in {short(lines)}" if lines else states,
-            fine="the network or a process is broken" if alike else "",
-        )
+        yield only_some_call(run, stuck, states)
+
+
+def only_some_call(run, stuck, states):
+    """The call that a rank makes and another one does not."""
+    first = min(stuck, key=is_usual_place)
+    call = first.waits
+    places = {op_of(rank.waits) + rank.waits.at for rank in stuck}
+    alike = len(places) == 1 and len(stuck) == len(run.ranks)
+    if alike or is_usual_place(first):
+        # Perhaps an earlier call of one rank has met a later one of another.
+        one, other, further = further_call(run)
+        if further is not None:
+            call = further
+            alike = False
+            states += f"; rank {one} made the call {op_of(call)} here, and rank {other} did not"
+    lines = callers_of(call, run)
+    called = f"; called in {short(lines)}" if lines else ""
+    return Finding(
+        "one-rank-communicates",
+        call.at,
+        seen=f"{states}{called}",
+        fine="the network or a process is broken" if alike else "",
+        comes_from=guard_of([call.at, *lines]),
+    )
+
+
+def callers_of(call, run):
+    """A forward pass in a line tells only once what led to it."""
+    for event in [call, *run.all(Forward)]:
+        lines = getattr(event, "called_from", [])
+        if lines and event.at == call.at:
+            return lines
+    return []
+
+
+def further_call(run):
+    """-> (rank, other rank, the first call that the one has made more often than the other).
+
+    In the same place the other one made a call that both have made: it went on without this one.
+    """
+    calls = [shared_calls(rank) for rank in run.ranks]
+    for met in zip(*calls):
+        names = [place_of(call) for call in met]
+        if len(set(names)) == 1:
+            continue
+        for rank, own, call, name in zip(run.ranks, calls, met, names):
+            for other, others, its_name in zip(run.ranks, calls, names):
+                here = count(own, name) > count(others, name)
+                there = count(others, its_name) > count(own, its_name)
+                if here and not there:
+                    return rank.number, other.number, call
+        break
+    return None, None, None
+
+
+def shared_calls(rank):
+    """The calls that wait for all ranks."""
+    calls = []
+    for event in rank.events:
+        if isinstance(event, Collective):
+            shared = event.whole_group and event.op not in POINT_TO_POINT
+        elif isinstance(event, Forward):
+            shared = event.sends
+        else:
+            shared = isinstance(event, Backward) and event.averages
+        if shared:
+            calls.append(event)
+    return calls
+
+
+def place_of(call):
+    return op_of(call), call.at
+
+
+def count(calls, place):
+    return sum(place_of(call) == place for call in calls)
+
+
+def longer_loader(run):
+    """The constructor of the loader with which a rank trains on more batches than another."""
+    loaders = []
+    for rank in run.ranks:
+        epochs = [epoch.began for epoch in rank.epochs if epoch.trained and epoch.began.batches]
+        loaders.append(epochs[-1] if epochs else None)
+    if None in loaders or len({began.batches for began in loaders}) == 1:
+        return ""
+    return max(loaders, key=lambda began: began.batches).made
 
 
 def is_usual_place(rank):
@@ -137,7 +219,8 @@ def crossed_order(run):
     """The n-th calls of the ranks are different ones, or are about different things."""
     calls = []
     for rank in run.ranks:
-        own = [call for call in rank.all(Collective) if call.whole_group]
+        # PyTorch itself, as in Join, calls what the other ranks' PyTorch waits for.
+        own = [call for call in rank.all(Collective) if call.whole_group and not call.by_torch]
         calls.append([call for call in own if call.op not in POINT_TO_POINT])
     for number, met in enumerate(zip(*calls), 1):
         ops = {call.op for call in met}
@@ -153,9 +236,15 @@ def crossed_order(run):
                 "crossed-order",
                 met[0].at,
                 seen=f"the ranks' collectives number {number} differ: {each}",
+                comes_from=guard_of_calls(met),
             )
             return
     yield from crossed_words(run, calls)
+
+
+def guard_of_calls(calls):
+    """The `if` by the rank around the first call that has one."""
+    return next(filter(None, (guard_of([call.at, *call.called_from]) for call in calls)), "")
 
 
 def all_make(met, calls, number):
@@ -185,6 +274,7 @@ def crossed_words(run, calls):
         if not same or all(own == words[0] for own in words):
             continue
         each = per_rank(run.ranks, [f"({short(own, 3)})" for own in words])
+        apart = [met for met in zip(*calls) if len({call.at for call in met}) > 1]
         yield Finding(
             "crossed-order",
             lines[op, name],
@@ -192,6 +282,7 @@ def crossed_words(run, calls):
             # A variable may be named otherwise, what is gathered may carry its name, and a tensor
             # may have the numbers of a dictionary by chance.
             fine="these belong together" if name in ("tensor", "keys") or "gather" in op else "",
+            comes_from=guard_of_calls(apart[0]) if apart else "",
         )
 
 
@@ -215,6 +306,7 @@ def raised_before_joining(run):
                 "raised-before-joining",
                 event.at,
                 seen=f"a process raised {event.error} before it joined a group{others}",
+                comes_from=event.at,
             )
 
 
@@ -244,6 +336,7 @@ def saved_by_every_rank(run):
                 at=next(iter(lines.values())),
                 seen=f"ranks {short(lines)} all save {Path(path).name} after {step} steps",
                 fine="each has a disk of its own",
+                comes_from=next(iter(lines.values())),
             )
 
 

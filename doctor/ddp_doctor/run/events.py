@@ -10,7 +10,7 @@ tensors if their bits are equal; -1 stands for a tensor that cannot be compared.
 
 import json
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class Forward(Event):
     training: bool  # in train mode and with gradients
     samples: int  # the first dimension of the first tensor
     inputs: int  # fingerprint of the first tensor in a step's first pass, otherwise -1
+    sends: bool = False  # it broadcasts buffers
+    called_from: list[str] = field(default_factory=list)  # when `at` is new: see Collective
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class Backward(Event):
     mean: bool  # below this factor the loss is a mean
     targets: float | None  # numbers that this mean is over, None if the graph does not show it
     scaled: bool  # a GradScaler multiplied it; `loss` and `factor` are without that
+    no_sync: str = ""  # the line that called DDP's no_sync() last, if this pass does not average
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,13 @@ class Wrapped(Event):
 
     at: str
     ranks: list[int]  # that average their gradients with each other
+
+
+@dataclass(frozen=True)
+class Bypassed(Event):
+    """A model that DDP has wrapped is trained by a call that does not go through DDP."""
+
+    at: str
 
 
 @dataclass(frozen=True)
@@ -246,6 +256,7 @@ class Scheduled(Event):
     length: int | None  # steps for which it was made
     rises: bool  # it ends with the full rate, as a warm-up does
     gone: int  # steps that it has made
+    made: str = ""  # the line of its constructor
 
 
 # ------------------------------------------------------------------ time, with `speed` only
@@ -369,6 +380,9 @@ class EpochBegan(Event):
     subset: int  # differs if the ranks take other positions of it (torch.utils.data.Subset)
     parts: int  # into which the samplers divide the data, of Accelerate too; 1 if they do not
     stock: bool  # the batch sampler is PyTorch's own
+    called_from: list[str] = field(default_factory=list)  # as in Collective
+    made: str = ""  # the line of the loader's constructor
+    sampler_made: str = ""  # the same of a DistributedSampler
 
 
 @dataclass(frozen=True)
@@ -405,6 +419,7 @@ class Drew(Event):
     at: str  # the line that began the epoch
     worker: int  # its number, the first one is 0
     states: dict[str, int]  # of each generator that it used: fingerprint of the first state
+    seeded: bool = False  # a worker_init_fn was called before
 
 
 @dataclass(frozen=True)
@@ -414,6 +429,7 @@ class Seeded(Event):
     at: str
     generator: str  # torch, numpy, random
     asked: bool  # the script called a function for that; False: a library did it by itself
+    seed: str = ""
 
 
 # ------------------------------------------------------------------ what leaves the process
@@ -474,6 +490,8 @@ class FixedPort(Event):
     at: str  # where the port was chosen
     port: int
     written_in: str  # the file
+    number_at: str = ""  # the line of the number, or of what computes it
+    computed: bool = False
 
 
 # ------------------------------------------------------------------ files

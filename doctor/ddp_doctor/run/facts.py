@@ -17,10 +17,14 @@ def facts(run):
     for row in rows:
         samples[sum(work.samples for work in row.works)] += 1
         rates += row.steps[0].rates
+    largest = [max(rates)]
+    for optimizer in chosen[1 : len(joint) or 1]:
+        largest.append(max(max(row.steps[0].rates) for row in optimizer.rows))
     return {
         "steps": len(rows),
         "samples": samples.most_common(1)[0][0],
         "rate": max(rates),
+        "rates": largest,  # of each optimizer whose gradients are averaged
         "at": rows[0].at,
     }
 

@@ -52,9 +52,12 @@ def sentence(run):
     known = facts(run)
     if known:
         samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
-        rate = known["rate"]
-        rate = f"at most {rate:.4}" if isinstance(rate, float) else rate
-        parts.append(f"{known['steps']} steps{samples}, learning rate {rate}")
+        rates = [f"{rate:.4}" if isinstance(rate, float) else str(rate) for rate in known["rates"]]
+        if len(set(rates)) > 1:
+            rate = f"learning rates of {len(rates)} optimizers at most {short(rates)}"
+        else:
+            rate = f"learning rate at most {rates[0]}"
+        parts.append(f"{known['steps']} steps{samples}, {rate}")
     return "; ".join(parts) + "."
 
 

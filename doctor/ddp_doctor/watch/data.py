@@ -14,12 +14,18 @@ from collections import deque
 from traceback import walk_stack
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Subset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+)
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import Batch, Drew, EpochBegan, EpochEnded, Seeded
 from .batch import note_batch_words
-from .lines import HERE, here, is_script
+from .lines import HERE, callers, here, is_script, maker_of
 from .note import EVERY_STATE, PROCESS, now, quietly, write, write_from_worker
 from .patch import after, before, replace
 from .tensors import random_states
@@ -34,6 +40,7 @@ class Reading:
 
     def reset(self):
         self.loaders = weakref.WeakKeyDictionary()  # their numbers
+        self.made = weakref.WeakKeyDictionary()  # loader or sampler -> line of its constructor
         self.iterators = weakref.WeakKeyDictionary()  # iterator -> loader and its number
         self.positions = weakref.WeakKeyDictionary()  # iterator -> those of its subsets
         self.asked = weakref.WeakKeyDictionary()  # iterator -> indices of batches not yet given
@@ -47,6 +54,8 @@ EVERY_STATE.append(READING)
 
 
 def install():
+    replace(DataLoader, "__init__", before(note_made))
+    replace(DistributedSampler, "__init__", before(note_made))
     replace(DataLoader, "__iter__", after(note_epoch))
     replace(_BaseDataLoaderIter, "_reset", before(note_reset))
     replace(_BaseDataLoaderIter, "_next_index", after(note_index))
@@ -59,6 +68,10 @@ def install():
 def evaluates():
     """Are gradients off, or was eval() called since the last backward pass?"""
     return not torch.is_grad_enabled() or READING.evaluation == PROCESS.passes
+
+
+def note_made(thing, *args, **kwargs):
+    READING.made[thing] = maker_of(thing)
 
 
 def note_mode(module, mode=True):
@@ -102,6 +115,9 @@ def note_epoch(iterator, loader):
         subset=zlib.crc32(str(positions).encode()),
         parts=parts_of(samplers),
         stock=type(loader.batch_sampler) is BatchSampler,
+        called_from=callers(),
+        made=READING.made.get(loader, ""),
+        sampler_made=READING.made.get(divider, "") if is_divider(divider) else "",
     )
     write(event)
     if not READING.looked and not evaluates():
@@ -133,9 +149,14 @@ def samplers_of(loader):
 def deciding(samplers):
     """The one that divides positions among ranks, or else the innermost."""
     for sampler in samplers:
-        if hasattr(sampler, "num_replicas"):
+        if is_divider(sampler):
             return sampler
     return samplers[-1]
+
+
+def is_divider(sampler):
+    """Does it divide positions among ranks? A sampler may also be a list."""
+    return hasattr(sampler, "num_replicas")
 
 
 def is_own(sampler):
@@ -238,8 +259,8 @@ def watch_workers():
     def worker_loop(*args):
         """Take the generators' states after the script's own seeding, and look after batches."""
         args = list(args)
-        draws = Draws(args[init_place + 1])
         init = args[init_place]
+        draws = Draws(args[init_place + 1], init is not None)
         collate = args[collate_place]
 
         def init_and_look(number):
@@ -265,8 +286,9 @@ class Draws:
     It is told after the first batches. Persistent workers are killed and have no end of their own.
     """
 
-    def __init__(self, number):
+    def __init__(self, number, seeded):
         self.number = number
+        self.seeded = seeded  # by a function of the script, perhaps
         self.states = {}
         self.looks = 0
         self.told = set()
@@ -284,7 +306,7 @@ class Draws:
                 drew[name] = state
         if drew:
             self.told.update(drew)
-            write_from_worker(Drew(now(), here(), self.number, drew))
+            write_from_worker(Drew(now(), here(), self.number, drew, self.seeded))
 
 
 def watch_seeds():
@@ -294,7 +316,7 @@ def watch_seeds():
     replace(random, "seed", before(functools.partial(note_seed, "random")))
 
 
-def note_seed(generator, *args, **kwargs):
+def note_seed(generator, seed=None, *args, **kwargs):
     """Who wanted that: the script, by this function or by one like set_seed(), or a library?"""
     asked = True
     for frame, _ in walk_stack(sys._getframe(1)):
@@ -304,4 +326,4 @@ def note_seed(generator, *args, **kwargs):
         if is_script(name):
             break
         asked = "seed" in frame.f_code.co_name
-    write(Seeded(now(), here(), generator, asked))
+    write(Seeded(now(), here(), generator, asked, str(seed)[:40]))

@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 import sysconfig
+from itertools import islice
 from pathlib import Path
 from traceback import walk_stack
 
@@ -49,6 +50,22 @@ def here():
     for frame in script_frames():
         return line_of(frame)
     return "?"
+
+
+def callers(most=4):
+    """The lines that led to the innermost one, the nearest first."""
+    frames = [*islice(script_frames(), most)]
+    return [line_of(frame) for frame in frames[1:]]
+
+
+def maker_of(thing):
+    """The line that constructs this object. The constructor of a subclass only passes it on."""
+    for frame in script_frames():
+        code = frame.f_code
+        is_own = code.co_name == "__init__" and code.co_argcount > 0
+        if not is_own or frame.f_locals.get(code.co_varnames[0]) is not thing:
+            return line_of(frame)
+    return ""
 
 
 def script_files():

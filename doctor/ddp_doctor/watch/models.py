@@ -5,12 +5,14 @@ each model that computes is noted once. After the second backward pass the same 
 third one: a teacher or an average of the weights may compute next to the trained model.
 """
 
+import weakref
+
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..run.events import Computes
+from ..run.events import Bypassed, Computes
 from .lines import function_of, here, script_frames
 from .note import EVERY_STATE, PROCESS, now, quietly, write
 from .patch import after, before, is_recorded, replace
@@ -27,6 +29,7 @@ class Looking:
         self.began = -1  # phase in which the last evaluation began
         self.evaluates = False  # has this evaluation its model yet?
         self.compiled = False
+        self.wrapped = weakref.WeakSet()  # models in DDP
 
 
 LOOKING = Looking()
@@ -35,6 +38,7 @@ EVERY_STATE.append(LOOKING)
 
 
 def install():
+    replace(DDP, "_ddp_init_helper", after(note_ddp))
     replace(torch.nn.Module, "eval", before(note_evaluation))
     replace(_BaseDataLoaderIter, "__next__", after(note_batch))
     replace(torch.autograd, "backward", before(note_pass))
@@ -76,9 +80,22 @@ def look():
 
 
 def before_module(module, inputs):
-    trains = torch.is_grad_enabled() and module.training
-    if not trains and PROCESS.is_rank() and not is_recorded():
+    if not PROCESS.is_rank() or is_recorded():
+        return
+    if torch.is_grad_enabled() and module.training:
+        quietly(note_bypass, module)
+    else:
         quietly(note_model, module)
+
+
+def note_bypass(module):
+    """A model that DDP has wrapped computes. Is it DDP that calls it?"""
+    if module in LOOKING.wrapped and "forward" not in PROCESS.waits_in:
+        write(Bypassed(now(), here()))
+
+
+def note_ddp(_, ddp, *args, **kwargs):
+    LOOKING.wrapped.add(ddp.module)
 
 
 def note_model(module):

@@ -4,6 +4,7 @@ Each way to print is one row of PRINTERS: the module, the function, and what it 
 """
 
 import inspect
+import re
 import sys
 from types import ModuleType
 
@@ -13,7 +14,7 @@ from ..run.digits import NUMBER, agrees
 from ..run.events import Printed
 from .data import evaluates
 from .lines import here, line_of, script_frames
-from .note import now, quietly, write
+from .note import EVERY_STATE, now, quietly, write
 from .patch import before, replace
 
 
@@ -81,19 +82,43 @@ def of_named_value(logger, name, value, *args, **kwargs):
 
 
 def of_rich(console, *values, **kwargs):
-    return " ".join(map(str, values))
+    return " ".join(
+        of_table(value) if hasattr(value, "columns") else str(value) for value in values
+    )
+
+
+def of_table(table):
+    """The last row of a rich table, with the names of its columns."""
+    words = []
+    for column in table.columns:
+        cells = [*column.cells]
+        words.append(f"{column.header} {cells[-1] if cells else ''}")
+    return ", ".join(words)
+
+
+def of_progress(progress, task, *args, description=None, **fields):
+    if progress.disable:
+        return ""
+    shown = [f"{name}={value}" for name, value in fields.items() if name not in TASK]
+    return ", ".join([*filter(None, [description]), *shown])
+
+
+def of_row(writer, row, *args, **kwargs):
+    return of_values(writer, row)
 
 
 def of_loguru(logger, level, from_decorator, options, message, args, kwargs):
     return message.format(*args, **kwargs) if args or kwargs else str(message)
 
 
+TASK = ("total", "completed", "advance", "visible", "refresh")  # of a rich progress bar
 PRINTERS = [
     ("builtins", "print", "print", of_print),
     ("logging:Logger", "handle", "logging", of_logging),
     ("tqdm.std:tqdm", "set_postfix", "tqdm", of_postfix),
     ("tqdm.std:tqdm", "set_postfix_str", "tqdm", of_text),
     ("tqdm.std:tqdm", "set_description", "tqdm", of_text),
+    ("tqdm.std:tqdm", "set_description_str", "tqdm", of_text),
     ("tqdm.std:tqdm", "write", "tqdm", of_write),
     ("torch.utils.tensorboard.writer:SummaryWriter", "add_scalar", "TensorBoard", of_scalar),
     ("torch.utils.tensorboard.writer:SummaryWriter", "add_scalars", "TensorBoard", of_scalars),
@@ -107,6 +132,9 @@ PRINTERS = [
     ("accelerate:Accelerator", "log", "Accelerate", of_values),
     ("wandb.sdk.wandb_run:Run", "log", "wandb", of_values),
     ("rich.console:Console", "print", "rich", of_rich),
+    ("rich.console:Console", "log", "rich", of_rich),
+    ("rich.progress:Progress", "update", "rich", of_progress),
+    ("csv:DictWriter", "writerow", "csv", of_row),
     ("loguru._logger:Logger", "_log", "loguru", of_loguru),
 ]
 
@@ -139,6 +167,7 @@ def watch_printer(owner, name, by, text_of):
 
 
 def note_text(by, text):
+    text = with_columns(by, text)
     if not NUMBER.search(text):
         return
     for frame in script_frames():
@@ -146,6 +175,39 @@ def note_text(by, text):
             write(Printed(now(), line_of(frame), by, text[:300], evaluates()))
             return
     write(Printed(now(), here(), by, text[:300], evaluates()))
+
+
+# ------------------------------------------------------------------ tables
+
+SEPARATORS = (re.compile(r"\s*[|,;\t│┃]\s*|\s{2,}"), re.compile(r"\s+"))
+
+
+class Headers:
+    """The names of columns that were shown last, by the way in which they were shown."""
+
+    def reset(self):
+        self.columns = {}
+
+
+HEADERS = Headers()
+HEADERS.reset()
+EVERY_STATE.append(HEADERS)
+
+
+def with_columns(by, text):
+    """A row of a table gets the names of its columns: "0  0.69" becomes "epoch 0, loss 0.69"."""
+    if "\n" in text.strip() or not 1 < len(text) < 300:
+        return text
+    if not NUMBER.search(text):
+        names = text.strip(" |│┃")
+        if "loss" in names.lower():
+            HEADERS.columns[by] = [separator.split(names) for separator in SEPARATORS]
+        return text
+    for names, separator in zip(HEADERS.columns.get(by, []), SEPARATORS):
+        cells = separator.split(text.strip(" |│┃"))
+        if len(cells) == len(names) > 1:
+            return ", ".join(f"{name} {cell}" for name, cell in zip(names, cells))
+    return text
 
 
 # ------------------------------------------------------------------ wrappers

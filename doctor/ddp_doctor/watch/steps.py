@@ -37,7 +37,7 @@ from ..run.events import (
     Totals,
     Wrapped,
 )
-from .lines import here, line_of, script_frames, shown
+from .lines import callers, here, line_of, script_frames, shown
 from .note import EVERY_STATE, PROCESS, now, quietly, tell_later, waiting, write
 from .patch import after, before, is_recorded, replace
 from .tensors import checksum, fingerprint, fingerprints, is_plain, random_states, weighted_sums
@@ -62,6 +62,8 @@ class Training:
         self.steps = 0  # of joint optimizers
         self.averaged = 0  # backward passes
         self.averages = False  # does the next backward pass average?
+        self.no_sync = ""  # the line that called no_sync() last
+        self.lines = set()  # of forward passes
         self.phase = 0  # training passes, forward or backward, that had begun
         self.first_forward = True  # of the step that is being made
         self.marked = False  # has the graph of the next backward pass a mark?
@@ -87,6 +89,7 @@ class Schedule:
         self.length = None  # for how many steps is it made?
         self.rises = ends_with_the_full_rate(scheduler)
         self.at = "?"  # the line that steps it
+        self.made = here()  # its first step() is a part of its constructor
         self.gone = 0
 
 
@@ -99,6 +102,7 @@ def install():
     # Not DDP.__init__: its warnings must name the line of the script.
     replace(DDP, "_ddp_init_helper", after(note_ddp))
     replace(DDP, "forward", around_forward)
+    replace(DDP, "no_sync", before(note_no_sync))
     replace(DDP, "register_comm_hook", before(note_loose))
     replace(Join, "__enter__", before(note_loose))
     replace(torch.autograd, "backward", around_backward)
@@ -120,6 +124,10 @@ def note_ddp(_, ddp, *args, **kwargs):
         if parameter.requires_grad:
             TRAINING.in_ddp[id(parameter)] = weakref.ref(parameter)
     write(Wrapped(now(), here(), get_process_group_ranks(ddp.process_group)))
+
+
+def note_no_sync(*args, **kwargs):
+    TRAINING.no_sync = here()
 
 
 def note_loose(*args, **kwargs):
@@ -158,7 +166,11 @@ def note_forward(ddp, args, kwargs):
         if looked_at and tensors and is_plain(tensors[0]):
             inputs = fingerprint(thinned(tensors[0]))
         TRAINING.first_forward = False
-    write(Forward(now(), here(), training, samples, inputs))
+    at = here()
+    lines = [] if at in TRAINING.lines else callers()
+    TRAINING.lines.add(at)
+    sends = ddp.will_sync_module_buffers()
+    write(Forward(now(), at, training, samples, inputs, sends, lines))
 
 
 def thinned(tensor):
@@ -215,6 +227,7 @@ def note_backward(tensors):
         mean=node is not None and is_mean(node),
         targets=quietly(targets_of, node, factor) if node is not None else None,
         scaled=scaled,
+        no_sync="" if TRAINING.averages else TRAINING.no_sync,
     )
     write(event)
 
@@ -438,7 +451,7 @@ def note_end():
             write(Last(now(), number, TRAINING.made[number], weights))
     for schedule in TRAINING.schedules:
         fields = (schedule.at, schedule.name, schedule.length, schedule.rises, schedule.gone)
-        write(Scheduled(now(), *fields))
+        write(Scheduled(now(), *fields, schedule.made))
     write(Totals(now(), TRAINING.steps, TRAINING.averaged))
 
 

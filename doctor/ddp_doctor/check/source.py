@@ -1,0 +1,177 @@
+"""Reads the script: which line of it leads to the line in which a mistake shows?
+
+Lines are "file:line", as events have them. What cannot be read has no such line: an empty text.
+"""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+from ..run.events import EpochBegan, Joined
+
+# Words by which a script asks which rank it is, or whether there is a GPU.
+RANK = re.compile(r"rank|master|main_process|is_main|is_chief|primary|process_index|global_zero")
+GPU = re.compile(r"cuda|gpu|accel")
+LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+WRAPPERS = ("DistributedDataParallel", "DDP")
+BLOCKS = ("body", "orelse", "finalbody")
+
+
+@functools.cache
+def tree_of(file):
+    try:
+        return ast.parse(Path(file).read_text(errors="replace"))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def parted(line):
+    file, _, number = line.rpartition(":")
+    return (file, int(number)) if number.isdigit() else ("", 0)
+
+
+def has(node, number):
+    return node.lineno <= number <= node.end_lineno
+
+
+def blocks_of(node):
+    """Its lists of statements."""
+    found = [getattr(node, name, None) for name in BLOCKS]
+    return [block for block in found if isinstance(block, list)]
+
+
+def contains(block, number):
+    return any(has(statement, number) for statement in block)
+
+
+def files_of(run):
+    """The script's files that make steps, read data or join the group."""
+    lines = [event.at for event in run.all(Joined)]
+    for event in run.all(EpochBegan):
+        lines += [event.at, *event.called_from]
+    for rank in run.ranks:
+        lines += [work.step.at for work in rank.steps]
+    return {line.rpartition(":")[0] for line in lines}
+
+
+# ------------------------------------------------------------------ an `if` by the rank
+
+
+def guard_of(lines):
+    """The innermost `if` by the rank around the first of these lines that has one."""
+    for line in lines:
+        file, number = parted(line)
+        guards = [guard for node in ast.walk(tree_of(file)) for guard in guards_in(node, number)]
+        if guards:
+            return f"{file}:{max(guards)}"
+    return ""
+
+
+def guards_in(node, number):
+    """Lines of the `if`s that this node has for the line with this number."""
+    if isinstance(node, ast.If) and asks(node.test, RANK):
+        if contains(node.body, number) or contains(node.orelse, number):
+            yield node.lineno
+    if isinstance(node, ast.IfExp) and asks(node.test, RANK) and has(node, number):
+        yield node.test.lineno
+    for block in blocks_of(node):
+        yield from left_before(block, number)
+
+
+def left_before(block, number):
+    """`if rank != 0: return` stands before the line, in the same block."""
+    if not contains(block, number):
+        return
+    for statement in block:
+        if has(statement, number):
+            return
+        if isinstance(statement, ast.If) and asks(statement.test, RANK):
+            if isinstance(statement.body[-1], LEAVES):
+                yield statement.lineno
+
+
+def asks(test, words):
+    return words.search(ast.unparse(test)) is not None
+
+
+# ------------------------------------------------------------------ loops
+
+
+def loop_around(lines):
+    """The innermost loop around the first of these lines that has one."""
+    for line in lines:
+        file, number = parted(line)
+        loops = []
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, (ast.For, ast.While)) and contains(node.body, number):
+                loops.append(node.lineno)
+        if loops:
+            return f"{file}:{max(loops)}"
+    return ""
+
+
+# ------------------------------------------------------------------ an attribute, a method
+
+
+def assignment_of(attribute, files):
+    """The only line of these files that assigns this attribute, or an empty text."""
+    return only_line(files, lambda node: is_assignment(node, attribute))
+
+
+def call_of(attribute, files):
+    """The only line of these files that calls this method, or an empty text."""
+    return only_line(files, lambda node: is_call(node, attribute))
+
+
+def only_line(files, is_wanted):
+    lines = []
+    for file in sorted(files):
+        lines += [f"{file}:{node.lineno}" for node in ast.walk(tree_of(file)) if is_wanted(node)]
+    return lines[0] if len(lines) == 1 else ""
+
+
+def is_assignment(node, attribute):
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(getattr(target, "attr", "") == attribute for target in targets)
+
+
+def is_call(node, attribute):
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == attribute
+
+
+# ------------------------------------------------------------------ a wrapper for GPUs only
+
+
+def wraps_on_gpus_only(files):
+    """The `if` by which these files call DDP on a GPU only, if each of their calls has one."""
+    found = []
+    for file in sorted(files):
+        tree = tree_of(file)
+        wrappers = [node for node in ast.walk(tree) if is_wrapper(node)]
+        for call in wrappers:
+            tests = [node for node in ast.walk(tree) if is_gpu_guard(node, call.lineno)]
+            if not tests:
+                return ""
+            found.append(f"{file}:{min(node.lineno for node in tests)}")
+    return found[0] if found else ""
+
+
+def is_wrapper(node):
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in WRAPPERS
+
+
+def is_gpu_guard(node, number):
+    if isinstance(node, ast.IfExp):
+        return asks(node.test, GPU) and has(node, number)
+    if not isinstance(node, ast.If) or not asks(node.test, GPU):
+        return False
+    branches = [block for block in (node.body, node.orelse) if wraps(block)]
+    return len(branches) == 1 and contains(branches[0], number)
+
+
+def wraps(block):
+    return any(is_wrapper(node) for statement in block for node in ast.walk(statement))
