@@ -17,7 +17,7 @@ from .film import film
 from .run.facts import facts
 from .run.launch import START, catch_signals, observe
 from .run.run import build
-from .run.words import print_text, sentence
+from .run.words import about_short, hints, print_text, script_of, sentence
 from .speed import report as speed
 from .speed.pace import pace_of
 
@@ -32,11 +32,12 @@ ddp-doctor VERB --help says more, and ddp-doctor --version which versions of PyT
 """
 CHECK = """Is my data-parallel script right?
 
-    ddp-doctor check torchrun --standalone --nproc-per-node 2 train.py --epochs 2
+    ddp-doctor check --short torchrun --standalone --nproc-per-node 2 train.py
 
 Runs the command unchanged, compares what its ranks do, and names each mistake with its line. Any
 command that starts Python works: torchrun, python for a script with mp.spawn, accelerate launch,
-srun on one node, bash -c with one line per rank. Take two ranks and two short epochs.
+srun on one node, bash -c with one line per rank. Take two ranks. With --short every pass over a
+DataLoader ends after 20 batches, and the run after two epochs.
 
 The exit code is 1 if something is wrong, 2 if the doctor could not look or not to the end, 3 if a
 part of the doctor failed, and 0 otherwise. To see whether the batch grows with the ranks:
@@ -108,7 +109,10 @@ def main():
         return 0
     if words[0] not in VERBS:
         refuse(f"error: {meant(words)}")
-    return VERBS[words[0]](words[1:])
+    try:
+        return VERBS[words[0]](words[1:])
+    except KeyboardInterrupt:
+        refuse("interrupted")
 
 
 def meant(words):
@@ -168,6 +172,8 @@ def time_steps(words):
         whole["speed"] = figures
         write_json(args.json, whole)
     print_text(sentence(run), before="\n")
+    for text in [*hints(run), *about_short(run)]:
+        print(text)  # one line, so that a command in it can be copied
     if figures:
         speed.show(figures, args.alone.get("speed"))
     else:
@@ -181,14 +187,20 @@ def time_steps(words):
 
 def watch(args, alone, speed=False):
     """Run the command -> a Run."""
+    script = script_of(args.command)
+    if script and not os.path.exists(script):
+        refuse(f"error: {script}: there is no such file")
     catch_signals()
     try:
-        code, end, processes = observe(args.command, args.patience, args.limit, speed)
+        code, end, processes, kept = observe(
+            args.command, args.patience, args.limit, speed, args.short
+        )
     except OSError as error:
         refuse(f"{args.command[0]} cannot be started: {error.strerror}")
     except KeyboardInterrupt:
         refuse("interrupted before the ranks were started")
-    return build(code, end, processes, alone)
+    about = {"short": args.short, "kept": kept, "command": tuple(args.command)}
+    return build(code, end, processes, alone, **about)
 
 
 def write_json(path, what):
@@ -202,18 +214,38 @@ def command_parser(verb, text):
     add = parser.add_argument
     add("--patience", type=float, default=8, help="seconds that all ranks may wait (8)")
     add("--limit", type=float, default=900, help="seconds that the command may take (900)")
+    short = "end each pass over a DataLoader after N batches (20), and the run after two epochs"
+    add("--short", type=int, metavar="N", help=short)
     add("--json", metavar="FILE", help="write everything to this file, too")
     add("--alone", metavar="FILE", help="compare with one rank: a file that --json wrote")
     add("command", nargs=argparse.REMAINDER, help="as you start your script")
     return parser
 
 
+def with_number(parser, words):
+    """`--short` without a number means --short 20. What belongs to the command stays as it is."""
+    with_values = set()
+    for action in parser._actions:
+        if action.nargs is None:
+            with_values.update(action.option_strings)
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        if words[place] == "--short":
+            following = words[place + 1] if place + 1 < len(words) else ""
+            if not following.lstrip("-").isdigit():
+                return [*words[: place + 1], "20", *words[place + 1 :]]
+        place += 2 if words[place] in with_values else 1
+    return words
+
+
 def parse(parser, words):
-    args = parser.parse_args(words)
+    args = parser.parse_args(with_number(parser, words))
     if not os.path.isdir(START):
         parser.error("a zip file cannot be put on PYTHONPATH for the ranks: unpack it")
     if not args.command:
         parser.error(f"name a command: {parser.prog} torchrun --nproc-per-node 2 train.py")
+    if args.short is not None and args.short < 2:
+        parser.error(f"--short {args.short}: at least 2 batches")
     args.alone = load_alone(parser, args.alone) if args.alone else {}
     return args
 

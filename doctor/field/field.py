@@ -53,6 +53,7 @@ def parse():
     parser.add_argument("--snapshots", type=Path, help="folder with snapshots of repositories")
     parser.add_argument("--python", default=sys.executable, help="Python that runs the scripts")
     parser.add_argument("--doctor", type=Path, default=HERE.parent, help="folder of the doctor")
+    parser.add_argument("--short", type=int, metavar="N", help="end each pass after N batches")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--keep", type=Path, help="check out into this folder, and keep it")
     args = parser.parse_args()
@@ -81,7 +82,7 @@ def run(recipe: dict, args) -> dict:
         folder = args.keep or Path(temporary)
         checkout(recipe, args.snapshots, folder)
         started = time.monotonic()
-        command = shlex.join(doctor(args.doctor, temporary)) + " " + recipe["command"]
+        command = shlex.join(doctor(args, temporary)) + " " + recipe["command"]
         lines = ["set -e", *recipe["prepare"], command]
         where = folder / recipe.get("folder", "")
         done = subprocess.run(
@@ -136,8 +137,10 @@ def snapshot(recipe: dict, snapshots: Path | None) -> Path | None:
     return None
 
 
-def doctor(folder: Path, temporary: str) -> list[str]:
-    check = [sys.executable, str(folder.resolve()), "check"]
+def doctor(args, temporary: str) -> list[str]:
+    check = [sys.executable, str(args.doctor.resolve()), "check"]
+    if args.short:
+        check += ["--short", str(args.short)]
     return [*check, "--limit", str(LIMIT), "--json", f"{temporary}/doctor.json"]
 
 

@@ -25,15 +25,17 @@ class User:
     def __init__(self, folder):
         self.folder = folder
         self.mark = uuid.uuid4().hex
+        # A loader worker has a socket in TMPDIR, whose path may have 107 characters. If it has
+        # more, the worker's batches are lost, and the rank waits forever.
         programs = Path(sys.executable).parent  # python and torchrun are those of the tests
         self.env = os.environ | {
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-            "TMPDIR": str(folder / "tmp"),
+            "TMPDIR": str(folder / "t"),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "DOCTOR_TEST": self.mark,
         }
-        (folder / "tmp").mkdir(exist_ok=True)
+        (folder / "t").mkdir(exist_ok=True)
 
     def run(self, *words, timeout=200, **env):
         """Run a command -> its CompletedProcess, when all that it has started is gone."""
@@ -55,7 +57,7 @@ class User:
         return done, json.loads(out.read_text()) if out.exists() else None
 
     def check_nothing_is_left(self, done):
-        assert not list((self.folder / "tmp").glob("ddp-doctor*")), "a file is left"
+        assert not list((self.folder / "t").glob("ddp-doctor*")), "a file is left"
         deadline = time.monotonic() + 10
         while marked(self.mark) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Run the cases under the doctor: python doctor/tests/judge_cases.py [--innocents] [parts of names]
+"""Run the cases under the doctor: judge_cases.py [--innocents] [--short-N] [parts of names]
 
 PyTorch is imported and the watchers are installed once; each rank is a fork of that process. A case
 takes two seconds instead of fifteen. What the launcher does otherwise is tried in test_doctor.py.
@@ -32,6 +32,7 @@ from ddp_doctor.check.source import tree_of  # noqa: E402
 from ddp_doctor.run import launch  # noqa: E402
 from ddp_doctor.run.events import read  # noqa: E402
 from ddp_doctor.run.facts import facts  # noqa: E402
+from ddp_doctor.run.kept import put_back  # noqa: E402
 from ddp_doctor.run.run import build  # noqa: E402
 from ddp_doctor.watch import install  # noqa: E402
 from ddp_doctor.watch.note import PROCESS  # noqa: E402
@@ -45,18 +46,21 @@ class Outcome:
     """How a case ended, and what its processes said."""
 
     code: int | None
-    end: str  # ended, hang, limit
+    end: str  # ended, enough, hang, limit
     processes: list
 
     @property
     def word(self):
         """As the options of a case say it."""
-        if self.end != "ended":
+        if self.end in ("hang", "limit"):
             return "hangs"
         return "fails" if self.code else "ends"
 
 
 def main(words):
+    for word in words:
+        if word.startswith("--short-"):
+            os.environ["DDP_DOCTOR_SHORT"] = word.removeprefix("--short-")
     install.install()
     innocent = "--innocents" in words
     words = [word for word in words if not word.startswith("-")]
@@ -164,6 +168,7 @@ def run_ranks(folder, size, spawned, watched=True):
         if pid not in codes:
             os.waitpid(pid, 0)
     processes = [read(file) for file in sorted(seen.glob("*.jsonl"))]
+    put_back(seen)
     shutil.rmtree(seen)
     code = max(map(abs, codes.values())) if end == "ended" else None
     return Outcome(code, end, processes)
@@ -180,6 +185,8 @@ def wait(pids, codes, seen, watched):
                 codes[pid] = os.waitstatus_to_exitcode(status)
         if len(codes) == len(pids) or any(codes.values()):
             return "ended"
+        if watched and launch.has_enough(seen, PATIENCE):
+            return "enough"
         if watched and launch.hangs(seen, PATIENCE):
             return "hang"
     return "limit"
@@ -192,6 +199,7 @@ def fork(rank, size, folder, seen, spawned, watched):
     os.setsid()
     os.chdir(folder)
     os.environ["DDP_DOCTOR_FOLDER"] = str(seen)
+    os.environ["DDP_DOCTOR_STARTED"] = str(time.time())
     sys.stdout = sys.stderr = open(os.devnull, "w")
     sys.argv = ["train.py"]
     PROCESS.over = not watched

@@ -7,7 +7,8 @@ import zipapp
 
 import pytest
 from conftest import DOCTOR, TORCHRUN, keys
-from ddp_doctor.check.findings import FINDINGS, PLACES
+from ddp_doctor import __main__ as main
+from ddp_doctor.check.findings import FINDINGS, PLACES, SAME
 
 SCRIPTS = DOCTOR / "tests/scripts"
 NO_SYNC = """
@@ -64,6 +65,9 @@ def test_a_command_without_a_verb_is_answered_with_the_one_that_was_meant(user, 
         ("check no-such-command", "no-such-command cannot be started: No such file"),
         ("check --ignore no-such-key python x.py", "there is no such finding"),
         ("check --alone no-such-file python x.py", "--alone no-such-file: no file that"),
+        ("check torchrun --nproc-per-node 2 no-such.py", "no-such.py: there is no such file"),
+        ("check python -m torch.distributed.run no-such.py", "there is no such file"),
+        ("speed --short 1 python -c pass", "--short 1: at least 2 batches"),
         ("speed --limit soon python x.py", "argument --limit"),
         ("preflight --timeout 0", "from 1 to 600"),
         ("preflight --min-busbw 5", "start it with torchrun: RANK, WORLD_SIZE"),
@@ -96,6 +100,39 @@ def test_without_ranks_nothing_is_said_to_be_right(user):
     done, said = user.check("python -c pass")
     assert done.returncode == 2 == said["exit"] and said["ranks"] == 0 and said["not_judged"]
     assert "nothing is wrong" not in done.stdout
+
+
+HINTS = {
+    "import os; os.environ['RANK']": "torchrun --standalone --nproc-per-node 2 train.py --epochs 2",
+    "import sys; sys.exit(2)": "arguments",
+}
+
+
+@pytest.mark.parametrize("text", HINTS)
+def test_one_line_says_what_to_do_if_there_is_no_rank(user, text):
+    (user.folder / "train.py").write_text(text)
+    done, said = user.check("python train.py --epochs 2")
+    [hint] = said["hints"]
+    assert done.returncode == 2 and HINTS[text] in hint and hint in done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_arguments_that_are_missing_are_named(user):
+    lines = ["import argparse, torch", "parser = argparse.ArgumentParser()"]
+    lines += ["parser.add_argument('data')", "parser.parse_args()"]
+    (user.folder / "train.py").write_text("\n".join(lines))
+    done, said = user.check(f"{TORCHRUN} train.py")
+    [hint] = said["hints"]
+    assert done.returncode == 2 and "required: data" in hint, done
+
+
+def test_short_without_a_number_leaves_the_command_as_it_is():
+    parser = main.command_parser("check", "")
+    for words, short in (("--short", 20), ("--short 7", 7), ("--json a --short", 20)):
+        args = main.parse(parser, [*words.split(), "torchrun", "t.py", "--short", "3"])
+        assert args.short == short and args.command == ["torchrun", "t.py", "--short", "3"]
+    args = main.parse(parser, ["torchrun", "t.py", "--short"])
+    assert args.short is None and args.command[-1] == "--short"
 
 
 def test_a_mistake_is_named_with_its_line(user):
@@ -203,3 +240,11 @@ def test_a_hang_is_ended(user):
     done, said = user.check(f"{TORCHRUN} train.py", "--patience 4", timeout=120)
     assert done.returncode == 1 or said["command"]["end"] == "hang", done
     assert keys(said) & {"crossed-order", "one-rank-communicates"}, done
+
+
+def test_the_page_says_where_each_finding_comes_from():
+    page = (DOCTOR.parent / "docs/doctor/check.md").read_text()
+    for key, places in PLACES.items():
+        if places.comes_from not in ("", SAME):
+            _, _, row = page.partition(f"| {places.comes_from} | {places.shows_at} |")
+            assert f"`{key}`" in row.partition("\n")[0], key

@@ -38,8 +38,9 @@ def test_mutants_are_named():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_no_innocent_script_is_called_wrong():
-    lines = judged("--innocents")
+@pytest.mark.parametrize("short", [[], ["--short-3"]])
+def test_no_innocent_script_is_called_wrong(short):
+    lines = judged("--innocents", *short)
     assert len(lines) >= 90
     false = []
     for line in lines:

@@ -96,7 +96,8 @@ def check_modules(done):
     loaded = set(json.loads(done.stdout.splitlines()[0]))
     watchers = {name for name in loaded if name.startswith("ddp_doctor.watch")}
     assert "ddp_doctor.watch.install" in watchers
-    shared = {"ddp_doctor.run", "ddp_doctor.run.digits", "ddp_doctor.run.events"}
+    shared = {f"ddp_doctor.run.{name}" for name in ("digits", "events", "kept")}
+    shared.add("ddp_doctor.run")
     assert loaded == watchers | shared
 
 

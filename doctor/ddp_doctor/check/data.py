@@ -35,8 +35,8 @@ def shared_in_batches(epochs):
     """Of the samples in a rank's n-th batch: which part do the n-th batches of all ranks share?"""
     shared = 0
     count = 0
-    for batches in zip(*(epoch.batches for epoch in epochs)):
-        samples = [set(batch.indices) for batch in batches]
+    for parts in zip(*(epoch.parts for epoch in epochs)):
+        samples = [set(part) for part in parts]
         shared += len(set.intersection(*samples))
         count += min(map(len, samples))
     return shared / max(count, 1)
@@ -126,7 +126,7 @@ def is_repeated(epochs):
 
     Ranks that shuffle all data by themselves share samples by chance, in large batches many.
     """
-    by_chance = 1 / len(epochs[0].batches)
+    by_chance = 1 / len(epochs[0].parts)
     return shared_in_batches(epochs) > max(0.4, 3 * by_chance)
 
 
@@ -499,6 +499,7 @@ def padded_of(run, team):
             counts.update(epoch.indices)
         total = counts.total()
         extra = total - len(counts)
+        cut = any(epoch.cut for epoch in epochs)
         batch = max(len(epoch.batches[0].indices) for epoch in epochs)
         parts = all(len(own) < len(counts) for own in sets_of(epochs))
         calls = results(team[0], epochs[0])
@@ -515,7 +516,8 @@ def padded_of(run, team):
         if gathered and shows(team[0], epochs[0], len(counts), but_not=total):
             continue  # what is double was cut off
         twice = sorted(index for index, count in counts.items() if count > 1)
-        seen = f"{total} samples were evaluated, but there are {len(counts)}"
+        were = "would be" if cut else "were"
+        seen = f"{total} samples {were} evaluated, but there are {len(counts)}"
         yield Finding(
             "padded-evaluation",
             epochs[0].began.at,
@@ -631,7 +633,7 @@ def whole_evaluation_added(run):
         alone = False  # is a count added up by itself, and not together with its divisor?
         for epochs in run.meetings(team, evaluates):
             sets = sets_of(epochs)
-            count = len(epochs[0].indices)
+            count = epochs[0].loaded
             whole = of_one_set(epochs) and all(own == sets[0] for own in sets)
             added = counts_added(team, epochs, count) if whole else []
             if added:
@@ -643,10 +645,11 @@ def whole_evaluation_added(run):
             continue
         epoch, count = found[0]
         shown = f", to {over[0]}" if over else ""
+        which = "the same" if epoch.cut else "all"
         yield Finding(
             "evaluation-repeated",
             epoch.began.at,
-            seen=f"each rank evaluated all {count} samples, and the counts are added up{shown}",
+            seen=f"each rank evaluated {which} {count} samples, and the counts are added up{shown}",
             fine="" if over else "it is divided by a count that was added up, too",
         )
 
@@ -680,13 +683,14 @@ def mean_of_means(run):
     """Ranks with unequal numbers of samples add up their means, and do not add up the numbers."""
     for team in run.teams:
         for epochs in run.meetings(team, evaluates):
-            counts = [len(epoch.indices) for epoch in epochs]
+            whole = {len(epoch.indices) for epoch in epochs}
+            counts = [epoch.loaded for epoch in epochs]
             rows = []
             for rank, epoch in zip(team, epochs):
                 rows.append(reduced_numbers(rank, epoch))
             known = any(count in row for count, row in zip(counts, rows))
             lengths = {len(row) for row in rows}
-            if len(set(counts)) == 1 or known or len(lengths) > 1:
+            if len(whole) == 1 or known or len(lengths) > 1:
                 continue
             for means in zip(*rows):
                 yield from mean_of_unequal(team, epochs, means, counts)
@@ -715,10 +719,13 @@ def mean_of_unequal(team, epochs, means, counts):
                 words.append(f"{mean:.4} of {count} samples")
             each = per_rank(team, words)
             whole = scale * sum(hits) / sum(counts)
+            over_all = f", over all it is {whole:.4}"
+            if any(epoch.cut for epoch in epochs):
+                over_all = "; in a whole pass the counts differ"
             yield Finding(
                 "mean-of-means",
                 epochs[0].began.at,
-                seen=f"means of unequal counts were added up ({each}), over all it is {whole:.4}",
+                seen=f"means of unequal counts were added up ({each}){over_all}",
                 fine="they were weighed by the counts",
                 comes_from=line_of_mean(team[0], epochs[0], means[0]),
             )

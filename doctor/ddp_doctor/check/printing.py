@@ -15,6 +15,14 @@ EACH_RANK_CALLS = ("Lightning", "Fabric", "Accelerate", "TensorBoard", "wandb")
 
 
 @dataclass(frozen=True)
+class Counts:
+    """By what a script may divide its sums: a pass that --short ended has fewer of them."""
+
+    batches: frozenset
+    samples: frozenset
+
+
+@dataclass(frozen=True)
 class Pass:
     """A backward pass of a rank and its loss."""
 
@@ -48,13 +56,14 @@ def loss_of_one_rank(run):
             lines.setdefault(event.at, []).append(event)
     passes = [passes_of(rank) for rank in run.ranks]
     begun = sorted({epoch.began.when.passes for epoch in run.ranks[0].epochs})
+    counts = counts_of(run.ranks[0])
     for at, events in lines.items():
         hits = []
         misses = 0
         since = 0
         for event in events:
             starts = starts_of(since, event.when.passes, begun)
-            own = is_own_loss(passes, starts, event)
+            own = is_own_loss(passes, starts, event, counts)
             if own:
                 hits.append(event)
             elif own is not None and not event.evaluates:
@@ -72,13 +81,20 @@ def loss_of_one_rank(run):
             )
 
 
+def counts_of(rank):
+    cut = [epoch for epoch in rank.epochs if epoch.cut and epoch.trained]
+    batches = {epoch.began.batches for epoch in cut}
+    samples = {len(epoch.indices) for epoch in cut} | {epoch.began.samples for epoch in cut}
+    return Counts(frozenset(filter(None, batches)), frozenset(filter(None, samples)))
+
+
 def starts_of(since, until, begun):
     """Means are taken since the last such line, or since the epoch began."""
     earlier = [passes for passes in begun if passes < until]
     return {since, *earlier[-1:]}
 
 
-def is_own_loss(passes, starts, event):
+def is_own_loss(passes, starts, event, counts):
     """Does a number agree with rank 0's losses, and not with the losses of each rank?
 
     None: it may as well be the mean of all ranks, as a right script prints it.
@@ -94,7 +110,7 @@ def is_own_loss(passes, starts, event):
     for start in starts:
         rows = []
         for own, known in zip(passes, of_ranks):
-            row = losses_of(own, start, event.when.passes)
+            row = losses_of(own, start, event.when.passes, counts)
             known += row
             rows.append(row)
         of_all += [sum(values) / len(values) for values in zip(*rows)]
@@ -111,7 +127,7 @@ def is_shown(numbers, values):
     return False
 
 
-def losses_of(passes, since, until):
+def losses_of(passes, since, until, counts):
     """The last loss, the next one, and means and the sum of those since a pass.
 
     The next one: a line that stands before backward() shows the loss that follows. Each loss
@@ -138,6 +154,11 @@ def losses_of(passes, since, until):
         known.append(sum(losses))
         known.append(sum(wholes) / len(wholes))
         known.append(sum(wholes))
+        for count in sorted(counts.batches):
+            known.append(sum(losses) / count)
+            known.append(sum(wholes) / count)
+        for count in sorted(counts.samples):
+            known.append(sum(weighed) / count)
     return known
 
 

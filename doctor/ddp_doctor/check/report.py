@@ -6,9 +6,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
-from ..run.events import Collective, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
+from ..run.events import Collective, Cut, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
 from ..run.facts import facts
-from ..run.words import per_rank, print_text, sentence
+from ..run.words import about_short, hints, per_rank, print_text, sentence
 from .findings import FINDINGS, PLACES, SAME
 from .judges import left_out
 
@@ -17,6 +17,8 @@ CHECKOUT = Path(__file__).resolve().parents[3]  # has pages and exercises, unles
 
 def show(run, found, ignored, failed):
     print_text(sentence(run), before="\n")
+    for text in [*hints(run), *about_short(run)]:
+        print(text)  # one line, so that a command in it can be copied
     for one in found:
         print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
         if one.comes_from:
@@ -103,6 +105,7 @@ def looked_at(run):
         "steps whose gradients and weights were compared": list(map(compared, run.ranks)),
         "whole epochs of data": [len(whole(rank, trained=True)) for rank in run.ranks],
         "whole evaluations": [len(whole(rank, trained=False)) for rank in run.ranks],
+        "of these, read from the sampler after the first batches": list(map(ended, run.ranks)),
         "collectives": [len(rank.all(Collective)) for rank in run.ranks],
         "lines printed with numbers": [len(rank.all(Printed)) for rank in run.ranks],
         "files": [len(rank.all(Wrote)) + len(rank.all(Read)) for rank in run.ranks],
@@ -119,12 +122,20 @@ def whole(rank, trained):
     return [epoch for epoch in rank.epochs if epoch.whole and epoch.trained == trained]
 
 
+def ended(rank):
+    """Passes that --short has ended, and whose other samples are known without loading them."""
+    return sum(epoch.whole and epoch.cut is not None for epoch in rank.epochs)
+
+
 # What could not be looked at. The order is that of the report.
 NOT_JUDGED = {
     "no-rank": "anything: no process joined a group (or Python ran with -I, -E or -S)",
     "one-rank": "what needs two ranks: there was one",
     "other-starts": "{others} processes of other starts of ranks in this command",
     "early-end": "what would have come after the end of this run",
+    "short": "with --short {short}: how long a schedule is, memory that grows slowly, the last"
+    " batches of a pass, and the step that follows them",
+    "short-end": "what comes after two passes of training, where --short has ended the run",
     "sharded": "weights and gradients that are sharded (FSDP, tensor parallelism)",
     "iterable": "which samples an IterableDataset gave",
     "compiled": "forward passes of compiled code: they are not watched",
@@ -139,7 +150,8 @@ NOT_JUDGED = {
 def not_judged(run, ignored, failed):
     """What could not be looked at, and why."""
     keys = not_judged_in_ranks(run) | not_judged_in_steps(run)
-    texts = [text.format(others=run.others) for key, text in NOT_JUDGED.items() if key in keys]
+    numbers = {"others": run.others, "short": run.short}
+    texts = [text.format(**numbers) for key, text in NOT_JUDGED.items() if key in keys]
     texts += [f"{key}: left out by --ignore" for key in ignored]
     texts += [f"all of a long run: {text}" for text in left_out(run)]
     return texts + failed
@@ -156,6 +168,10 @@ def not_judged_in_ranks(run):
         keys.add("other-starts")
     if not run.ended_well:
         keys.add("early-end")
+    if run.all(Cut):
+        keys.add("short")
+    if run.end == "enough":
+        keys.add("short-end")
     if run.is_loose:
         keys.add("loose")
     if run.ranks and not run.optimizers:
@@ -196,6 +212,8 @@ def as_json(run, found, ignored, failed):
         "command": {"code": run.code, "end": run.end},
         "ranks": len(run.ranks),
         "facts": {"sentence": sentence(run), **facts(run)},
+        "hints": hints(run),
+        "short": {"batches": run.short, "about": about_short(run)} if run.short else None,
         "findings": list(map(finding_as_json, found)),
         "looked_at": looked_at(run),
         "not_judged": not_judged(run, ignored, failed),

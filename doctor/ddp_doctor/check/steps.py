@@ -7,6 +7,7 @@ from ..run.events import (
     Bypassed,
     Clipped,
     Computes,
+    Cut,
     GlobalBatch,
     Keeps,
     Plateau,
@@ -41,6 +42,8 @@ def different_gradients(run):
         # Local SGD averages after some steps, and an ensemble never does.
         later = optimizer.is_in_ddp and optimizer.averaged_ever
         certain = optimizer.drifts and not later and not run.has_own_models
+        # A pass that --short ends may leave a rank in the middle of an accumulation.
+        certain = certain and not any(work.carries for work in row.works)
         yield Finding(
             key,
             at,
@@ -304,7 +307,8 @@ def accumulation_weight(run):
         works = []
         for row in optimizer.rows:
             work = row.works[0]
-            if work.backwards and not work.step.closure:  # LBFGS: passes belong to other steps
+            # LBFGS: passes belong to other steps. With --short the rest of a pass is missing.
+            if work.backwards and not work.step.closure and not work.carries:
                 works.append(work)
         factors = set()
         lines = set()
@@ -584,7 +588,7 @@ def called_global(run):
 def schedule_length(run):
     """Made for n steps, it went n times or one n-th of that: n is the number of ranks."""
     world = len(run.ranks)
-    if run.code != 0 or run.all(Raised):
+    if run.code != 0 or run.all(Raised) or run.all(Cut):
         return
     for event in run.ranks[0].all(Scheduled):
         # Schedules per epoch are short, and two short numbers agree by chance.

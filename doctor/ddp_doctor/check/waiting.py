@@ -212,6 +212,22 @@ def is_done_with(rank, epoch):
     return epoch.whole and goes_on and not trains(rank)
 
 
+def uneven_passes(run):
+    """With --short all ranks leave a pass after equally many batches. Whole, it has how many?"""
+    for team in run.teams if not run.is_loose else ():
+        for epochs in run.meetings(team, lambda epoch: epoch.trained):
+            counts = [epoch.began.batches for epoch in epochs]
+            if len(set(counts)) > 1 and any(epoch.cut for epoch in epochs):
+                each = per_rank(team, [f"{count} batches" for count in counts])
+                yield Finding(
+                    "uneven-steps",
+                    epochs[0].began.at,
+                    seen=f"in a whole pass the ranks' loaders have {each}",
+                    fine="the loop ends at a number that all ranks share",
+                    comes_from=longer_loader(run),
+                )
+
+
 # ------------------------------------------------------------------ the order of calls
 
 
@@ -344,6 +360,7 @@ JUDGES = [
     raised_before_joining,
     never_joined,
     waited_in_vain,
+    uneven_passes,
     crossed_order,
     saved_by_every_rank,
 ]

@@ -53,6 +53,13 @@ class Raised(Event):
 
 
 @dataclass(frozen=True)
+class Refused(Event):
+    """The script's parser of arguments has ended it."""
+
+    error: str
+
+
+@dataclass(frozen=True)
 class Ended(Event):
     """The process has reached its end. A killed process does not say this."""
 
@@ -407,6 +414,36 @@ class EpochEnded(Event):
     """A DataLoader has no more batches: StopIteration."""
 
     loader: int
+
+
+@dataclass(frozen=True)
+class Cut(Event):
+    """With --short: the loader gives no further batch of this pass. These would have followed."""
+
+    loader: int
+    batches: list[list[int]]  # indices of the samples, as in Batch; [] if they are not known
+
+
+@dataclass(frozen=True)
+class LoaderRead(Event):
+    """With --short: the process has begun to read a DataLoader. It says so once."""
+
+
+@dataclass(frozen=True)
+class NotEnded(Event):
+    """With --short: a pass goes on after N batches, because its loop expects no end there."""
+
+    at: str
+
+
+ENOUGH = "enough"  # the file in the folder of all processes that ends the ranks which wait
+
+
+@dataclass(frozen=True)
+class Enough(Event):
+    """With --short: two passes of training are over, and the rank waits until it is ended."""
+
+    at: str
 
 
 @dataclass(frozen=True)

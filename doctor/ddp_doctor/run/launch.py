@@ -10,12 +10,28 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .events import Backward, Collective, Ended, Forward, Joining, Raised, Returned, from_line, read
+from .events import (
+    ENOUGH,
+    Backward,
+    Collective,
+    Ended,
+    Enough,
+    Forward,
+    Joining,
+    Raised,
+    Returned,
+    from_line,
+    read,
+)
+from .kept import put_back
 
 PACKAGE = Path(__file__).parents[1]
 START = str(PACKAGE / "start")  # on PYTHONPATH, so that Python imports its sitecustomize.py
 WAITS = (Joining, Collective, Forward, Backward)  # may wait for other ranks, until Returned
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE_AT_END = 5  # seconds in which a launcher sees that its ranks have ended
+PAUSE_OF_LOOKS = 1.0  # seconds between two looks at what the ranks do
+SIGN_OF_LIFE = 60  # seconds between two lines that say how far a long run is
 
 
 def catch_signals():
@@ -24,22 +40,25 @@ def catch_signals():
         signal.signal(number, signal.default_int_handler)
 
 
-def observe(command, patience, limit, speed=False):
-    """Run the command -> its exit code, how it ended, the events of each process.
+def observe(command, patience, limit, speed=False, short=None):
+    """Run the command -> its exit code, how it ended, the events of each process, kept files.
 
-    It ended by itself ("ended"), or was stopped: all ranks waited for longer than the patience
-    ("hang"), it took longer than the limit ("limit"), or a signal came ("interrupt"). Then the
-    exit code is None.
+    It ended by itself ("ended"), or was stopped: --short has seen enough ("enough"), all ranks
+    waited for longer than the patience ("hang"), it took longer than the limit ("limit"), or a
+    signal came ("interrupt"). Then the exit code is None.
     """
     folder = Path(tempfile.mkdtemp(prefix="ddp-doctor-"))
     try:
-        process = subprocess.Popen([program(command[0]), *command[1:]], env=watched(folder, speed))
+        words = [program(command[0]), *command[1:]]
+        process = subprocess.Popen(words, env=watched(folder, speed, short))
         end = wait(process, folder, patience, limit)
         processes = [read(file) for file in sorted(folder.glob("*.jsonl"))]
         code = process.returncode if end == "ended" else None
-        return code, end, processes
+        stop(started(folder))
+        return code, end, processes, put_back(folder)
     finally:
         stop(started(folder))
+        put_back(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -49,24 +68,41 @@ def program(name):
     return neighbour or name
 
 
-def watched(folder, speed):
+def watched(folder, speed, short):
     """The environment in which a Python process imports the watchers."""
     env = os.environ | {"DDP_DOCTOR_FOLDER": str(folder)}
     if speed:
         env["DDP_DOCTOR_SPEED"] = "1"
+    if short:
+        env["DDP_DOCTOR_SHORT"] = str(short)
+        env["DDP_DOCTOR_STARTED"] = str(time.time())
     path = os.environ.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{START}{os.pathsep}{path}" if path else START
     return env
 
 
 def wait(process, folder, patience, limit):
-    """-> "ended", "hang", "limit" or "interrupt"."""
+    """-> "ended", "enough", "hang", "limit" or "interrupt"."""
     begun = time.monotonic()
+    looked = begun
+    told = begun
     try:
         while time.monotonic() - begun < limit:
             time.sleep(0.2)
             if process.poll() is not None:
                 return "ended"
+            now = time.monotonic()
+            if now - told > SIGN_OF_LIFE:
+                told = now
+                print(sign_of_life(folder, now - begun, limit), file=sys.stderr, flush=True)
+            if now - looked < PAUSE_OF_LOOKS:  # to read the files takes time from the ranks
+                continue
+            looked = now
+            if has_enough(folder, patience):
+                (folder / ENOUGH).touch()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE_AT_END)
+                return "enough"
             if hangs(folder, patience):
                 return "hang"
         return "limit"
@@ -74,11 +110,19 @@ def wait(process, folder, patience, limit):
         # To end all processes takes seconds. A second signal would lose the report.
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+        print("ddp-doctor: interrupted, the ranks are ended", file=sys.stderr, flush=True)
         return "interrupt"
     finally:
         if process.poll() is None:
             stop({process.pid} | started(folder))
             process.wait()
+
+
+def sign_of_life(folder, seconds, limit):
+    tails = [tail for tail in map(tail_of, folder.glob("*.jsonl")) if tail]
+    steps = max((tail[-1].when.step for tail in tails), default=0)
+    made = f", {steps} steps" if steps else ""
+    return f"ddp-doctor: {seconds:.0f} s of at most {limit:.0f}, {len(tails)} rank(s){made}"
 
 
 # ------------------------------------------------------------------ does it hang?
@@ -100,6 +144,21 @@ def hangs(folder, patience):
     after = sum(processor_time(pid_of(file)) for file in files)
     same = all(tail_of(file)[-1:] == tail[-1:] for file, tail in zip(files, tails))
     return same and after - before < 20  # hundredths of a second
+
+
+def has_enough(folder, patience):
+    """A rank has seen two passes of training, and all others have or wait for it."""
+    lasts = []
+    others = []
+    for file in folder.glob("*.jsonl"):
+        tail = tail_of(file)
+        if tail and isinstance(tail[-1], Enough):
+            lasts.append(tail[-1].when.time)
+        elif is_alive(pid_of(file)):
+            others.append(tail)
+    if not lasts or not all(map(is_waiting, others)):
+        return False
+    return not others or time.monotonic() - max(lasts) > patience
 
 
 def pid_of(file):

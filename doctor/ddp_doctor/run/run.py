@@ -16,6 +16,7 @@ from .events import (
     Batch,
     Collective,
     Computes,
+    Cut,
     EpochBegan,
     EpochEnded,
     Event,
@@ -47,6 +48,7 @@ class Work:
     applied: list[float]  # sums of the gradients that are applied, before they are clipped
     read: int  # samples that the loaders gave for training
     loaders: int  # epochs that began
+    carries: bool  # it has backward passes from before the end that --short gave to a pass
 
     @property
     def samples(self):
@@ -66,10 +68,22 @@ class Epoch:
     whole: bool  # it gave len(loader) batches; StopIteration if there is no length
     trained: bool  # there were backward passes in it
     over: int  # position of its last batch among the rank's events
+    cut: Cut | None  # --short has ended it: `whole` and `indices` are with what was not loaded
+
+    @cached_property
+    def parts(self):
+        """The indices of each batch."""
+        parts = [batch.indices for batch in self.batches]
+        return parts + self.cut.batches if self.cut else parts
 
     @cached_property
     def indices(self):
-        return [index for batch in self.batches for index in batch.indices]
+        return [index for part in self.parts for index in part]
+
+    @cached_property
+    def loaded(self):
+        """How many samples were loaded?"""
+        return sum(len(batch.indices) for batch in self.batches)
 
     @property
     def evaluates(self):
@@ -236,16 +250,20 @@ class Optimizer:
 @dataclass(frozen=True)
 class Run:
     code: int | None  # None: it was stopped
-    end: str  # ended, hang, limit
+    end: str  # ended, enough, hang, limit, interrupt
     ranks: tuple[Rank, ...]
     strangers: tuple[Rank, ...]  # processes that never joined a group
     optimizers: tuple[Optimizer, ...]
     alone: dict = field(default_factory=dict)  # facts() of a run on one rank, see --alone
     others: int = 0  # processes of other starts of ranks, see largest_start()
+    short: int | None = None  # --short: after so many batches a pass ended
+    kept: dict = field(default_factory=dict)  # files that were put back, see kept.py
+    command: tuple = ()
 
     @property
     def ended_well(self):
-        return self.end == "ended" and self.code == 0
+        """By itself, or as --short means it."""
+        return self.end == "enough" or (self.end == "ended" and self.code == 0)
 
     @property
     def is_loose(self):
@@ -302,7 +320,8 @@ class Run:
 # ------------------------------------------------------------------ build it
 
 
-def build(code, end, processes, alone=None):
+def build(code, end, processes, alone=None, **about):
+    """`about` has further fields of a Run."""
     strangers = []
     starts = []  # (when it joined last, its number, its events) of each process that joined
     for events in processes:
@@ -314,7 +333,7 @@ def build(code, end, processes, alone=None):
     chosen, others = largest_start(starts)
     ranks = tuple(rank_of(number, chosen[number]) for number in sorted(chosen))
     optimizers = optimizers_of(ranks)
-    return Run(code, end, ranks, tuple(strangers), optimizers, alone or {}, others)
+    return Run(code, end, ranks, tuple(strangers), optimizers, alone or {}, others, **about)
 
 
 def largest_start(starts):
@@ -369,6 +388,8 @@ def work_of(step, parameters, since):
     applied = []
     read = 0
     loaders = 0
+    is_cut = False  # was the last pass over a loader ended by --short?
+    carries = False
     for event in since:
         if isinstance(event, Forward) and event.training:
             forwards.append(event)
@@ -385,8 +406,12 @@ def work_of(step, parameters, since):
             read += len(event.indices)
         elif isinstance(event, EpochBegan):
             loaders += 1
+        elif isinstance(event, Cut):
+            is_cut = True
+        if isinstance(event, (EpochBegan, EpochEnded)):
+            carries |= is_cut and bool(backwards)
     lists = (tuple(forwards), tuple(backwards), tuple(collectives))
-    return Work(step, parameters, *lists, own, applied or step.sums, read, loaders)
+    return Work(step, parameters, *lists, own, applied or step.sums, read, loaders, carries)
 
 
 def epochs_of(events):
@@ -415,13 +440,14 @@ def epochs_between(events, start, end):
     epochs = []
     batches = []
     stopped = False
+    cut = None
     over = start
     passes = None  # backward passes until something else began, after the last batch
     for position in range(start + 1, end):
         event = events[position]
         if isinstance(event, Batch) and event.loader == began.loader:
             if began.batches and len(batches) == began.batches:
-                epochs.append(epoch_of(began, batches, True, event.when.passes, over))
+                epochs.append(epoch_of(began, batches, True, event.when.passes, over, None))
                 batches = []
             batches.append(event)
             over = position
@@ -429,17 +455,20 @@ def epochs_between(events, start, end):
             continue
         if isinstance(event, EpochEnded) and event.loader == began.loader:
             stopped = True
+        if isinstance(event, Cut) and event.loader == began.loader:
+            cut = event
         if isinstance(event, (EpochBegan, EpochEnded)) and passes is None:
             passes = event.when.passes
     if passes is None:
         passes = last_passes(events)
-    whole = stopped if began.batches is None else len(batches) == began.batches
-    epochs.append(epoch_of(began, batches, whole and len(batches) > 0, passes, over))
+    known = len(batches) + len(cut.batches if cut else [])
+    whole = stopped and not cut if began.batches is None else known == began.batches
+    epochs.append(epoch_of(began, batches, whole and len(batches) > 0, passes, over, cut))
     return epochs
 
 
-def epoch_of(began, batches, whole, passes, over):
-    return Epoch(began, tuple(batches), whole, is_training(batches, passes), over)
+def epoch_of(began, batches, whole, passes, over, cut):
+    return Epoch(began, tuple(batches), whole, is_training(batches, passes), over, cut)
 
 
 def last_passes(events):

@@ -1,12 +1,18 @@
 """The words that several verbs share: how the run went, and what findings are made of."""
 
+import os
+import shlex
 import textwrap
 from dataclasses import dataclass
 
-from .events import Ended, Raised
+from .events import Ended, LoaderRead, NotEnded, Raised, Refused
 from .facts import facts, state
 
+LAUNCHERS = ("python", "torchrun", "accelerate")
+MODULES = (["torch.distributed.run"], ["torch.distributed.launch"])
+MOST_TEXTS = 8  # lines about --short
 ENDS = {
+    "enough": "was ended by --short after two passes of training",
     "hang": "was stopped: all ranks that were left waited",
     "limit": "was stopped at the limit (--limit)",
     "interrupt": "was interrupted",
@@ -59,6 +65,54 @@ def sentence(run):
             rate = f"learning rate at most {rates[0]}"
         parts.append(f"{known['steps']} steps{samples}, {rate}")
     return "; ".join(parts) + "."
+
+
+def hints(run):
+    """One line that says what to do, if no rank was seen."""
+    refused = [event.error for process in run.processes for event in process.all(Refused)]
+    if refused:
+        return [f"The script did not accept its arguments, which follow its name: {refused[0]}."]
+    if run.processes or run.end != "ended":
+        return []
+    script = script_of(run.command)
+    name = os.path.basename(run.command[0]) if run.command else ""
+    if run.code == 2 and script:
+        return ["The script did not accept its arguments, which follow its name: see above."]
+    if name.startswith("python") and script and "-m" not in run.command:
+        rest = shlex.join(run.command[list(run.command).index(script) :])
+        started = f"torchrun --standalone --nproc-per-node 2 {rest}"
+        return [f"No process joined a group. If the script needs torchrun: {started}"]
+    return ["No process joined a group. Does the command run without the doctor?"]
+
+
+def script_of(command):
+    """The file that a launcher starts, or None if the command does not say it."""
+    name = os.path.basename(command[0]) if command else ""
+    if not name.startswith(LAUNCHERS):
+        return None
+    for place, word in enumerate(command):
+        if word == "-c":
+            return None
+        if word == "-m" and command[place + 1 : place + 2] not in MODULES:
+            return None
+        if word.endswith(".py"):
+            return word
+    return None
+
+
+def about_short(run):
+    """One line for each part of the run that --short could not shorten."""
+    if not run.short:
+        return []
+    if not run.all(LoaderRead):
+        return [f"--short {run.short} had no effect: the script reads no DataLoader."]
+    texts = []
+    for line in sorted({event.at for event in run.all(NotEnded)}):
+        texts.append(f"--short could not end the passes in {line}, which calls next().")
+    for file, new in sorted(run.kept.items()):
+        saved = f", and what this run wrote is {os.path.relpath(new)}" if new else ""
+        texts.append(f"{os.path.relpath(file)} is as it was before the run{saved}.")
+    return texts[:MOST_TEXTS] + ["..."] * (len(texts) > MOST_TEXTS)
 
 
 def failures(run):

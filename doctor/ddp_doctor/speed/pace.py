@@ -20,6 +20,7 @@ WORK = tuple(phase for phase in PHASES if phase not in WAITING)
 COLUMN = {"search": "forward", "loss": "forward"}  # these are shown in another column
 PAUSE = ("first batch", "between")  # between two epochs
 WARM_UP = 3  # steps that do not count
+WARM_UP_OF_SHORT = 5  # the same with --short, where few steps are made
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,7 @@ class TimedStep:
     """One step of one rank."""
 
     laps: Laps
+    warm_up: int
 
     @cached_property
     def phases(self):
@@ -60,7 +62,7 @@ class TimedStep:
     def is_regular(self):
         """It neither begins an epoch nor evaluates, and the first steps warm up."""
         is_special = self.laps.last or self.pause > 0 or self.phases["evaluation"] > 0
-        return self.laps.n > WARM_UP and not is_special
+        return self.laps.n > self.warm_up and not is_special
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +206,9 @@ def more_than_others(lines, ranks, position, phases):
 def pace_of(run):
     """-> what the laps of the run say; None if no rank has written any."""
     paces = []
+    warm_up = WARM_UP_OF_SHORT if run.short else WARM_UP
     for rank in run.ranks:
-        steps = {laps.n: TimedStep(laps) for laps in rank.all(Laps)}
+        steps = {laps.n: TimedStep(laps, warm_up) for laps in rank.all(Laps)}
         if steps:
             looks = last(rank.all(Looks))
             reducer = last(rank.all(Reducer))

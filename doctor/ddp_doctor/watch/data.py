@@ -23,14 +23,16 @@ from torch.utils.data import (
 )
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..run.events import Batch, Drew, EpochBegan, EpochEnded, Seeded
+from ..run.events import Batch, Cut, Drew, EpochBegan, EpochEnded, Seeded
 from .batch import note_batch_words
 from .lines import HERE, callers, here, is_script, maker_of
 from .note import EVERY_STATE, PROCESS, now, quietly, write, write_from_worker
 from .patch import after, before, replace
+from .short import SHORT
 from .tensors import random_states
 
 MOST_LOOKS = 10  # batches of a worker
+MOST_INDICES = 2_000_000  # of a pass that --short has ended
 FEW = 8  # numbers: counts and sums of an evaluation, and no predictions
 SETTINGS = ("shuffle", "seed", "epoch")
 
@@ -184,6 +186,8 @@ def around_next(original, iterator):
         quietly(note_epoch_ended, number)
         raise
     quietly(note_batch, iterator, loader, number)
+    if iterator in SHORT.ended:
+        quietly(note_cut, iterator, loader, number)
     return batch
 
 
@@ -194,13 +198,40 @@ def note_epoch_ended(number):
 def note_batch(iterator, loader, number):
     asked = READING.asked.get(iterator)
     index = asked.popleft() if asked else None
-    indices = [] if isinstance(loader.dataset, IterableDataset) else whole_numbers(index)
-    for inner in READING.positions.get(iterator, []):
-        indices = [inner[i] for i in indices]
+    indices = [] if isinstance(loader.dataset, IterableDataset) else indices_of(index, iterator)
     event = Batch(now(), number, indices, evaluates())
     if indices and not event.evaluates:
         PROCESS.fed = PROCESS.step
     write(event)
+
+
+def note_cut(iterator, loader, number):
+    """Read the sampler's indices to the end of the pass. No sample is loaded."""
+    asked = READING.asked.setdefault(iterator, deque())
+    missing = 0
+    if not isinstance(loader.dataset, IterableDataset):
+        # A sampler that begins again and again would have no end.
+        missing = (length_of(loader) or 0) - SHORT.given[iterator]
+    batches = []
+    count = 0
+    while len(batches) < missing and count < MOST_INDICES:
+        if not asked:
+            try:
+                iterator._next_index()  # note_index() puts it there
+            except StopIteration:
+                break
+        batches.append(indices_of(asked.popleft(), iterator))
+        count += len(batches[-1])
+    asked.clear()
+    write(Cut(now(), number, batches))
+
+
+def indices_of(index, iterator):
+    """In the data set below all subsets."""
+    indices = whole_numbers(index)
+    for inner in READING.positions.get(iterator, []):
+        indices = [inner[i] for i in indices]
+    return indices
 
 
 def whole_numbers(index):

@@ -1,5 +1,6 @@
 """Installs all watchers, and watches the process itself: its exception and its end."""
 
+import argparse
 import atexit
 import functools
 import os
@@ -10,16 +11,20 @@ from traceback import walk_tb
 
 import torch
 
-from ..run.events import Ended, Raised
-from . import collectives, data, laps, models, ports, printing, saving, steps
+from ..run.events import Ended, Raised, Refused
+from . import collectives, data, keep, laps, models, ports, printing, saving, short, steps
 from .lines import is_script, shown
 from .note import PROCESS, after_fork, now, quietly, write
+from .patch import before, replace
 
 
 def install():
     """Called once, right after torch has been imported."""
     if not torch.distributed.is_available() or started_by_a_rank():
         return
+    if "DDP_DOCTOR_SHORT" in os.environ:
+        quietly(short.install)
+        quietly(keep.install)
     if "DDP_DOCTOR_SPEED" in os.environ:
         # Time is measured without the other watchers, which take some of it.
         quietly(collectives.watch_group)
@@ -28,6 +33,7 @@ def install():
         watchers = (collectives, steps, data, printing, saving)
         for watcher in (*watchers, ports, models):
             quietly(watcher.install)
+    replace(argparse.ArgumentParser, "error", before(note_refused))
     watch_exceptions()
     atexit.register(goodbye)
     os.register_at_fork(after_in_child=after_fork)
@@ -96,6 +102,10 @@ def note_raised(error):
         if is_script(name):
             at = f"{shown(name)}:{line}"
     write(Raised(now(), at, f"{type(error).__name__}: {error}"[:300]))
+
+
+def note_refused(parser, message):
+    write(Refused(now(), str(message)[:300]))
 
 
 def goodbye():
