@@ -96,12 +96,6 @@ def test_what_one_practises_names_each_exercise_once():
 @pytest.mark.parametrize(
     ("number", "page", "shows", "is_in"),
     [
-        (
-            "02",
-            "docs/doctor/check.md",
-            (26, "for x, y in loader"),
-            (21, "DistributedSampler(dataset"),
-        ),
         ("15", "doctor/README.md", (29, "optimizer.step()"), (25, "no_sync()")),
     ],
 )
