@@ -30,7 +30,8 @@ def threads_and_processes(each: float) -> dict:
         axes.axhline(1, color=lesson.GRAY, linewidth=0.8)
         axes.axvline(each, color=lesson.GRAY, linestyle=":")
         axes.text(0.87 * each, 0.1, "a layer of\nour model", ha="right")
-        axes.set(xscale="log", ylim=(0, 2.3), ylabel="times the work\nof one thread")
+        highest = max(max(row["threads"], row["processes"]) for row in rows)
+        axes.set(xscale="log", ylim=(0, 1.15 * highest), ylabel="times the work\nof one thread")
         axes.set(xlabel="microseconds of one layer")
         axes.legend(loc="lower left", bbox_to_anchor=(0.15, 0.02))
     return record
