@@ -46,31 +46,6 @@ def bucket_film(events: list[tuple[str, list[int]]]) -> None:
     lesson.show_moving(moving.buckets(order, in_order))
 
 
-def bucket_shares(cases: list, seen: list, sizes_of) -> list[list[int]]:
-    """A table: what is in each bucket, of the ConvNet with other caps, and of wider nets
-
-    -> for each case, the bytes in each of its buckets.
-    """
-    filled = []
-    for (net, width, _), (_, _, third) in zip(cases, seen):
-        sizes = sizes_of(net, width)
-        shares = []
-        for kind, indices in third:
-            if kind == "bucket":
-                shares.append(sum(sizes[index] for index in indices))
-        filled.append(shares)
-
-    names = [f"the ConvNet, cap {cap} MiB" for _, _, cap in cases[1:5]]
-    names = ["the ConvNet, default caps", *names, "ConvNet, 4 times as wide, default caps"]
-    names.append("`wide_net`, default caps")
-    rows = []
-    for name, shares in zip(names, filled):
-        in_order = " + ".join(f"{share:,}" for share in shares)
-        rows.append([name, f"{sum(shares):,}", in_order])
-    lesson.table(["net", "bytes of gradients", "its buckets, in their order"], rows, "lrl")
-    return filled
-
-
 def overlap(of_rank_0: dict[str, list[float]]) -> None:
     """Bars: backward with one bucket and with several, on rank 0."""
     bars = {}
