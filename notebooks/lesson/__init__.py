@@ -18,8 +18,6 @@ import sys
 from IPython import get_ipython
 from IPython.core.error import UsageError
 
-from lib.processes import free_port
-
 from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, show_moving, stack
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import digits, measured, medians, phases, ratio
