@@ -37,8 +37,7 @@ def worker(rank, world_size, backend, meeting_point):
     if device.type == "cuda":  # Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)  # Calls that name no GPU use this one, too.
-    # Each rank draws different random numbers. A model with dropout would need this. The first
-    # weights differ, too, until DDP makes them equal.
+    # Each rank draws different random numbers. A model with dropout would need this.
     torch.manual_seed(rank)
     # The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
     # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id).
@@ -56,8 +55,8 @@ def worker(rank, world_size, backend, meeting_point):
 
 def train(device, rank, world_size):
     train_set, test_set = load_mnist()
-    # This is the batch of one rank. All ranks together still take 240 images per step (or a few
-    # less, if 240 is not divisible by the number of ranks).
+    # This is the batch of one rank. All ranks together still take 240 images per step, or a few
+    # less.
     batch_size = 240 // world_size
     # Each rank trains on its own part of the images. The sampler asks the group for the rank
     # and the world size. It shuffles with the same seed on all ranks, so the parts do not overlap.
@@ -78,9 +77,9 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
-    # test calls the model itself. In a forward pass the wrapper may wait for the other ranks (it
-    # sends buffers, such as those of BatchNorm), and in a test ranks can have fewer batches.
+    # DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
+    # training calls the wrapper. Its forward pass may wait for the other ranks, and in a test a
+    # rank can have one batch more than the others.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     # bf16 has the range of float32. GPUs before Ampere need torch.float16 (fp16) instead. Some

@@ -348,7 +348,8 @@ def last_count(run):
 
 
 def steps(run):
-    return f"{run.facts['steps']} steps of {run.facts['samples']} images"
+    """Return how many steps a run takes, and how many images a step has on its two ranks."""
+    return f"{run.facts['steps']} steps of 2 x {run.facts['samples'] // 2} images"
 
 
 def show_lines(before, after):

@@ -28,9 +28,8 @@ from torchvision import datasets, transforms
 
 def main():
     args = parse_args()
-    # 1. torchrun starts one process per device. The rank of a process is its number among all
-    # processes, and its local rank is its number on this node (machine). The world size is the
-    # number of ranks.
+    # 1. torchrun starts one process (rank) per device, and gives each its numbers in variables. The
+    # local rank counts from 0 on each node (machine), and the world size is the number of ranks.
     rank = int(os.environ["RANK"])
     local_rank = int(os.environ["LOCAL_RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -38,8 +37,7 @@ def main():
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)  # Calls that name no GPU use this one, too.
-    # 2. Each rank draws different random numbers. A model with dropout would need this. The first
-    # weights differ, too, until DDP makes them equal.
+    # 2. Each rank draws different random numbers. A model with dropout would need this.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
         load_mnist()
@@ -47,8 +45,8 @@ def main():
     # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id). The
     # ranks find each other by an address, which is also a variable of torchrun.
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
-    # 4b. Each rank waits here for all others, which the line above does not promise. After this
-    # line the data is on every node.
+    # 4b. Each rank waits here until all ranks have come. Then the data is on every node.
+    # init_process_group may return earlier.
     dist.barrier()
 
     train(device, rank, world_size)
@@ -57,8 +55,8 @@ def main():
 
 def train(device, rank, world_size):
     train_set, test_set = load_mnist()
-    # 5a. This is the batch of one rank. All ranks together still take 240 images per step (or a few
-    # less, if 240 is not divisible by the number of ranks).
+    # 5a. This is the batch of one rank. All ranks together still take 240 images per step, or a few
+    # less.
     batch_size = 240 // world_size
     # 5b. Each rank trains on its own part of the images. The sampler asks the group for the rank
     # and the world size. It shuffles with the same seed on all ranks, so the parts do not overlap.
@@ -79,9 +77,9 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
-    # test calls the model itself. In a forward pass the wrapper may wait for the other ranks (it
-    # sends buffers, such as those of BatchNorm), and in a test ranks can have fewer batches.
+    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
+    # training calls the wrapper. Its forward pass may wait for the other ranks, and in a test a
+    # rank can have one batch more than the others.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
@@ -103,8 +101,8 @@ def train(device, rank, world_size):
         print(f"snapshot.pt: {first_epoch} of 2 epochs are done")
 
     for epoch in range(first_epoch, 2):
-        # 11. Each rank has a seed of its own for each epoch, in place of the one of change 2. So an
-        # epoch draws the same random numbers, whether or not the run was stopped before it.
+        # 11. This seed replaces the one of change 2. It depends on the epoch, but not on what ran
+        # before it. So a resumed run draws the same random numbers as a run without a stop.
         torch.manual_seed(epoch * world_size + rank)
         sampler.set_epoch(epoch)  # 8. Without this line every epoch has the order of the first.
         model.train()
