@@ -142,6 +142,23 @@ def test_figures_on_the_pages_come_from_records(page):
     assert quoted and [figure for figure in quoted if figure not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("page", "stage", "amp"),
+    [
+        ("batch_size_and_learning_rate", "01_baseline", "off"),
+        ("batch_size_and_learning_rate", "04_ddp_torchrun", "off"),
+        ("amp", "03_ddp_spawn", "off"),
+        ("amp", "03_ddp_spawn", "bf16"),
+        ("amp", "03_ddp_spawn", "fp16"),
+    ],
+)
+def test_seconds_of_an_epoch_on_a_gpu_come_from_records(page, stage, amp):
+    row = records.find(records.rows_of(records.read(RECORDS / "nvidia-h200.jsonl")), stage, amp=amp)
+    seconds = sorted(run["images"] / records.speed(run) for run in row)
+    text = " ".join(read(f"docs/training/{page}.md").split())
+    assert " and ".join(f"{one:.2f}" for one in seconds) in text
+
+
 def test_facts_on_the_other_pages():
     parameters = list(importlib.import_module("01_baseline.train").make_model().parameters())
     numbers = sum(parameter.numel() for parameter in parameters)
