@@ -156,7 +156,7 @@ def draw(results: dict) -> Figure:
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(results["about"], x=0.01, ha="left", fontsize=7)
+    figure.supxlabel(results["about"], x=0.01, ha="left", fontsize=9)
     return figure
 
 
