@@ -72,6 +72,18 @@ def test_what_a_cell_starts_is_ended(tmp_path):
     assert not any(f"# {tmp_path}" in " ".join(line) for line in lines)
 
 
+def test_ranks_keep_their_variables_for_the_next_cell():
+    ranks = import_module("notebooks.lesson.spawned").Ranks(world_size=2)
+    try:
+        ranks.run("number = 10 * rank")
+        run = ranks.run("give(number=number); print(world_size)")
+        assert run.values == [{"number": 0}, {"number": 10}] and run.out == ["2\n"] * 2
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            ranks.run("1 / rank")
+    finally:
+        ranks.end()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,6 @@
-"""Show code, differences and tables as Markdown; where that is not rendered, as plain text."""
+"""Show code, answers and tables as Markdown; where that is not rendered, as plain text."""
 
 import ast
-import difflib
 import textwrap
 
 from IPython.display import display
@@ -13,6 +12,14 @@ from .ranks import ROOT
 def show_source(path: str, *names: str) -> None:
     """Show functions or classes of a script as they stand there now; "Class.method" works too."""
     show_code(source(path, *names), "python", caption=path)
+
+
+def show_lines(path: str, first: str, last: str) -> None:
+    """Show a script's lines from the one that contains `first` to the one that contains `last`."""
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if first in line)
+    end = next(number for number, line in enumerate(lines) if number >= start and last in line)
+    show_code(textwrap.dedent("\n".join(lines[start : end + 1])), "python", caption=path)
 
 
 def source(path: str, *names: str) -> str:
@@ -32,19 +39,6 @@ def source(path: str, *names: str) -> str:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         parts.append(textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno])))
     return "\n\n\n".join(parts)
-
-
-def show_diff(before: str, after: str, *names: str, context: int = 3) -> None:
-    """Show what one stage's train.py changes in these functions of another's.
-
-    before, after: stages, such as "01_baseline"; context: unchanged lines around a change.
-    """
-    lines = []
-    for name in names:
-        sides = [source(f"{stage}/train.py", name).splitlines() for stage in (before, after)]
-        for line in list(difflib.unified_diff(*sides, n=context, lineterm=""))[2:]:
-            lines.append(f"@@ {name}" if line.startswith("@@") else line)  # line numbers would age
-    show_code("\n".join(lines), "diff", f"from {before}/train.py to {after}/train.py")
 
 
 def show_code(text: str, language: str, caption: str = "") -> None:

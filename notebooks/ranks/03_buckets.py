@@ -1,6 +1,6 @@
-"""When is each gradient ready, and when is each bucket sent? The notebook 03_ddp_spawn runs this.
+"""When is each gradient complete, and when is each bucket sent? Notebook 3 runs this.
 
-The ranks use PyTorch's own DDP. A hook on every parameter notes when its gradient is ready. DDP
+The ranks use PyTorch's own DDP. A hook on every parameter notes when its gradient is complete. DDP
 calls a communication hook in place of its own all-reduce. This hook notes every bucket and averages
 it as DDP does.
 """
@@ -11,35 +11,22 @@ from importlib import import_module
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from_scratch = import_module("03_ddp_spawn.from_scratch")  # before there is a process group
+stage = import_module("03_ddp_spawn.train")
 
 Event = tuple[str, list[int]]  # ("gradient", [its parameter]) or ("bucket", its parameters)
 
 
-def look(cases: list[tuple[str, int, float | None]]) -> list[list[list[Event]]]:
-    """A rank runs all cases -> for each case, what happened in each of three backward passes.
+def look(cap: float, times: int = 3) -> list[list[Event]]:
+    """Run backward passes on a rank, in its group -> what happened in each of them.
 
-    cases: ("ConvNet", times its channels, bucket_cap_mb) or ("wide_net", 1, bucket_cap_mb).
+    cap: bucket_cap_mb.
     """
-    return [backward_passes(make(net, width), cap) for net, width, cap in cases]
-
-
-def make(net: str, width: int) -> nn.Module:
-    if net == "wide_net":
-        return from_scratch.wide_net()
-    return import_module("benchmarks.common").wider_net(width)
-
-
-def sizes(net: str, width: int = 1) -> list[int]:
-    """Bytes of each parameter of a net."""
-    return [parameter.nbytes for parameter in make(net, width).parameters()]
-
-
-def backward_passes(model: nn.Module, cap: float | None, times: int = 3) -> list[list[Event]]:
-    events, parameters = [], list(model.parameters())
+    model = stage.make_model()
+    parameters = list(model.parameters())
+    events = []
     ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap)
     for index, parameter in enumerate(parameters):
         parameter.register_post_accumulate_grad_hook(partial(note_gradient, events, index))
