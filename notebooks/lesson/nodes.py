@@ -1,7 +1,7 @@
 """Two nodes on this machine: each is a torchrun of its own. The notebook 05_multinode starts them.
 
-Stage 5 trains here on small digits, in a folder that the caller gives. The nodes communicate over
-127.0.0.1, so nothing here says how fast a network is.
+The script of stage 5 trains here on small digits, in a folder that the caller gives. The nodes
+communicate over 127.0.0.1, so nothing here says how fast a network is.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from lib.processes import free_port
 from .ranks import Run, torchrun
 from .records import digits
 
-STAGE = "05_multinode/train.py"
+SCRIPT = "05_multinode/minimal.py"
 
 
 def node(number: int, port: int, script: str, *flags, ranks: int = 1, **how) -> Run:
@@ -38,37 +38,54 @@ def on_two_nodes(script: str, ranks: int) -> list[dict]:
     return sorted(values, key=lambda given: int(given["environment"]["RANK"]))
 
 
-def flags(folder: Path) -> list:
-    """The flags of the training that is the same in all runs of a folder."""
-    data = ["--data", digits(), "--device", "cpu", "--record", folder / "runs.jsonl"]
-    return [*data, "-e", 2, "-b", 60, "--lr", 0.01]
+def in_folder(folder: Path) -> dict:
+    """How the script of stage 5 is run in a new or old folder: its snapshot is there."""
+    folder.mkdir(exist_ok=True)
+    return {"cwd": folder, "env": {"MNIST_ROOT": str(digits())}}
 
 
-def train(folder: Path, *more, ranks: int = 2, **how) -> Run:
-    """Train two epochs of stage 5 on one node."""
-    return torchrun(STAGE, ranks, *map(str, [*flags(folder), *more]), **how)
+def train(folder: Path) -> Run:
+    """Run the script of stage 5 on two ranks of one node."""
+    return torchrun(SCRIPT, 2, **in_folder(folder))
 
 
-def lose_node_1(folder: Path, snapshot: Path, checkpoint: Path) -> tuple[Run, Run, Run]:
-    """Train two epochs of stage 5 on two nodes, kill node 1 after the first, and start it again
+def lose_node_1(folder: Path) -> tuple[Run, Run, Run]:
+    """Run the script of stage 5 on two nodes, kill node 1 after the first epoch, and start it again
 
     -> node 1 until it is killed, node 0, node 1 after it was started again.
     """
     port = free_port()
-    line = [STAGE, *flags(folder), "--snapshot", snapshot, "--checkpoint", checkpoint]
+    how = in_folder(folder) | {"restarts": 1}
+    snapshot = folder / "snapshot.pt"
     with ThreadPoolExecutor(1) as pool:
-        node_0 = pool.submit(node, 0, port, *line, restarts=1)
-        lost = node(1, port, *line, restarts=1, kill_at=snapshot, check=False)
-        copy = snapshot.with_name("first-epoch.snapshot")
+        node_0 = pool.submit(node, 0, port, SCRIPT, **how)
+        lost = node(1, port, SCRIPT, kill_at=snapshot, check=False, **how)
+        copy = folder / "first-epoch.pt"
         copy.write_bytes(snapshot.read_bytes())  # The second epoch will replace the snapshot.
-        again = node(1, port, *line, restarts=1)
+        again = node(1, port, SCRIPT, **how)
         return lost, node_0.result(), again
 
 
-def lose_node_0(script: str, file: Path) -> Run:
-    """Run a script on two nodes, and kill node 0 when the script has written a file -> node 1."""
+ADDS_UP_FOREVER = """
+import sys
+import time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+while True:
+    dist.all_reduce(torch.ones(1))
+    Path(sys.argv[1]).touch()
+    time.sleep(0.1)
+"""
+
+
+def lose_node_0(file: Path) -> Run:
+    """Start two nodes, and kill node 0 when their ranks have added up and left a file -> node 1."""
     port = free_port()
+    how = {"restarts": 1, "check": False}
     with ThreadPoolExecutor(1) as pool:
-        node_1 = pool.submit(node, 1, port, script, file, restarts=1, check=False)
-        node(0, port, script, file, restarts=1, check=False, kill_at=file)
+        node_1 = pool.submit(node, 1, port, ADDS_UP_FOREVER, file, **how)
+        node(0, port, ADDS_UP_FOREVER, file, kill_at=file, **how)
         return node_1.result()

@@ -44,14 +44,15 @@ def torchrun(
     check: bool = True,
     kill_at: Path | None = None,
     restarts: int = 0,
+    cwd: Path | None = None,
 ) -> Run:
     """Start a script on some ranks of this machine by torchrun, and wait for them.
 
     what: a file, from the repository's root, or the text of a script (with a line break in it).
     flags: for the script; options: for torchrun; env: variables for both. They are CPU processes
-    with one thread each, also where there are GPUs, and work in a folder that is removed
-    afterwards. kill_at: kill torchrun and its ranks as soon as this file is there. restarts: how
-    often torchrun starts all ranks again after a failure.
+    with one thread each, also where there are GPUs. They work in cwd, by default in a folder that
+    is removed afterwards. kill_at: kill torchrun and its ranks as soon as this file is there.
+    restarts: how often torchrun starts all ranks again after a failure.
     Raises RuntimeError with the last lines of the ranks unless all end well (check=False: only if
     they do not end within `timeout` seconds).
     """
@@ -70,7 +71,7 @@ def torchrun(
             # Each restart gets a new store. The old one has the address of a rank that has exited.
             variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         variables.update(env or {})
-        run = start([*command, str(file), *flags], timeout, variables, folder, kill_at)
+        run = start([*command, str(file), *flags], timeout, variables, cwd or folder, kill_at)
         run.launcher = run.err[0]
         run.out = [log(logs, rank, "stdout.log") for rank in range(ranks)]
         run.err = [log(logs, rank, "stderr.log") for rank in range(ranks)]
