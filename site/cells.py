@@ -26,9 +26,8 @@ def colour_magic_cells(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def fold_guesses(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Fold the code of a cell that compares a guess, and of the one behind it: their assertions and
-    the authors' guess would stand around the field for the reader's own number, which
-    static/guess_number.js adds."""
+    """Fold the code of a cell that shows an answer, and of the one behind it. Both stand next to
+    the field for the reader's own number, which static/guess_number.js adds."""
     if app.env.doc2path(docname).suffix != ".ipynb":
         return
     notebook = json.loads(source[0])

@@ -182,9 +182,9 @@ def test_previous_and_next_lead_along_the_path(site):
 
 
 def test_code_around_a_guess_is_folded(site):
-    """Neither the authors' guess nor an assertion stands above the field."""
-    html = (site / "notebooks/03_ddp_spawn.html").read_text()
-    above = html[html.index("Write down your own number") : html.index("<summary>Answer")]
+    """The code that computes the answer does not stand above the field."""
+    html = (site / "notebooks/01_data_loading.html").read_text()
+    above = html[html.index("Which number do you expect") : html.index("<summary>Answer")]
     guess = above.index("lesson.guessed") if "lesson.guessed" in above else above.index("guessed")
     assert "<details" in above[:guess].rpartition("</details>")[2]
 

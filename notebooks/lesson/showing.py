@@ -62,19 +62,14 @@ def show(markdown: str) -> None:
     display({"text/markdown": markdown, "text/plain": markdown}, raw=True)
 
 
-def guessed(question: str, guess: float | None, answer: float, unit: str = "") -> None:
-    """Show an answer that surprises: the number, and what the authors guessed before they knew it.
+def guessed(question: str, answer: float, unit: str = "") -> None:
+    """Show a number that surprises, folded, so that a reader can guess it first.
 
-    question: says in a few words which number is meant; unit: stands after the number.
-    guess: None if the authors' guess was right, because it would give the answer away.
-    The answer is open, because who runs the cell wants it. On the site, guess_number.js folds it
-    and asks for the reader's number first.
+    question: says in a few words which number is meant; unit: stands after the number. On the site,
+    guess_number.js asks for the reader's number above the answer.
     """
     found = f"**{number(answer)}** {unit}".strip()
-    words = f"{question} {found}."
-    if guess is not None:
-        words += f" The authors guessed {number(guess)}."
-    show(f"<details open><summary>Answer</summary>\n\n{words}\n\n</details>")
+    show(f"<details><summary>Answer</summary>\n\n{question} {found}.\n\n</details>")
 
 
 def number(value: float) -> str:

@@ -1,20 +1,19 @@
 // In a notebook: a field for the reader's own number, above each answer that is a number. The answer
-// is folded until the reader's number is there, and then the field says how far off it was. Without
-// this script the answer is open. notebooks/lesson/showing.py writes the answers ("guessed").
+// is folded until the reader's number is there, and then the field says how far off it was.
+// notebooks/lesson/showing.py writes the answers ("guessed").
 
-const ANSWER = /^\s*(-?[\d,.]*\d)\s*(.*?)\.(?:\s+The authors guessed\s+(-?[\d,.]*\d))?/;
+const ANSWER = /^\s*(-?[\d,.]*\d)\s*(.*?)\./;
 const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 
 document.addEventListener("DOMContentLoaded", () => {
   for (const details of document.querySelectorAll(".bd-article details")) {
     const answer = readAnswer(details);
     if (!answer) continue;
-    details.open = false;
     details.before(guessForm(details, answer));
   }
 });
 
-/** What an answer says: {question, answer, unit, authors}, or null for another folded text. */
+/** What an answer says: {question, answer, unit}, or null for another folded text. */
 function readAnswer(details) {
   const paragraph = details.querySelector("p");
   const number = paragraph?.querySelector("strong");
@@ -22,15 +21,15 @@ function readAnswer(details) {
   if (!question.trim().endsWith(":")) return null;
   const found = ANSWER.exec(paragraph.textContent.slice(question.length));
   if (!found) return null;
-  const [, answer, unit, authors] = found;
-  return { question: question.trim(), answer: toNumber(answer), unit, authors: authors && toNumber(authors) };
+  const [, answer, unit] = found;
+  return { question: question.trim(), answer: toNumber(answer), unit };
 }
 
 function toNumber(text) {
   return Number(text.replaceAll(",", ""));
 }
 
-function guessForm(details, { question, answer, unit, authors }) {
+function guessForm(details, { question, answer, unit }) {
   const form = document.createElement("form");
   form.className = "own-number";
   form.noValidate = true;
@@ -58,9 +57,8 @@ function guessForm(details, { question, answer, unit, authors }) {
     if (!NUMBER.test(typed)) return say("Type a number, with a point for decimals and without commas.", true);
     // What has a unit here is a share or a size.
     if (unit && Number(typed) < 0) return say("Type a number that is not negative.", true);
-    const theirs = authors === undefined ? "" : `; that of the authors is ${farOff(authors, answer)}`;
     const yours = `Your number is ${farOff(Number(typed), answer)}`;
-    say(`The answer: ${`${shortNumber(answer)} ${unit}`.trim()}. ${yours}${theirs}.`, false);
+    say(`The answer: ${`${shortNumber(answer)} ${unit}`.trim()}. ${yours}.`, false);
     details.open = true;
   });
   return form;
