@@ -9,7 +9,7 @@ import re
 import sys
 
 from ..run.events import GlobalBatch
-from .lines import script_files, shown, text_of
+from .lines import script_files, shown, text_of, tree_of
 from .note import now, write
 
 ALL = "(ranks|gpus|devices|processes|workers|nodes)"
@@ -34,7 +34,7 @@ def note_batch_words():
 
 def note_numbers(path, text):
     lines = text.splitlines()
-    for statement in statements(text):
+    for statement in statements(path):
         number = number_of(statement)
         last = min(statement.end_lineno, len(lines))
         words = "\n".join(lines[first_line(statement, lines) - 1 : last])
@@ -43,12 +43,9 @@ def note_numbers(path, text):
             write(GlobalBatch(now(), f"{shown(path)}:{statement.lineno}", number))
 
 
-def statements(text):
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return []
-    return [node for node in ast.walk(tree) if isinstance(node, (ast.Assign, ast.Expr))]
+def statements(path):
+    nodes = ast.walk(tree_of(path))
+    return [node for node in nodes if isinstance(node, (ast.Assign, ast.Expr))]
 
 
 def first_line(statement, lines):

@@ -3,7 +3,6 @@
 import ast
 import functools
 from itertools import islice
-from pathlib import Path
 from traceback import walk_stack
 
 import torch
@@ -11,7 +10,7 @@ from torch import distributed as dist
 
 from ..run.events import Collective, Destroyed, Joined, Joining
 from .data import values_of_result
-from .lines import HERE, TORCH, function_of, here, line_of, script_frames
+from .lines import HERE, TORCH, function_of, here, line_of, script_frames, tree_of
 from .note import PROCESS, now, quietly, waiting, write
 from .patch import replace
 from .ports import note_port
@@ -179,11 +178,7 @@ def words_around(frame):
 def loop_variables(filename):
     """{line: the variables of the for loops around this line}"""
     variables = {}
-    try:
-        tree = ast.parse(Path(filename).read_text())
-    except (OSError, SyntaxError):
-        return variables
-    for loop in ast.walk(tree):
+    for loop in ast.walk(tree_of(filename)):
         if isinstance(loop, ast.For):
             targets = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
             for line in range(loop.lineno, loop.end_lineno + 1):

@@ -1,5 +1,6 @@
 """Lines and files of the reader's code, and which of them led to a watched call."""
 
+import ast
 import functools
 import os
 import sys
@@ -84,3 +85,12 @@ def text_of(path):
     if not file.is_file() or file.stat().st_size > LARGEST:
         return ""
     return file.read_text(errors="replace")
+
+
+@functools.cache
+def tree_of(path):
+    """The syntax tree of a file. It is empty if the file cannot be read, or is no Python."""
+    try:
+        return ast.parse(text_of(path))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])

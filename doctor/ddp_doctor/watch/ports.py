@@ -11,7 +11,7 @@ import re
 import sys
 
 from ..run.events import FixedPort
-from .lines import is_script, line_of, script_files, script_frames, shown, text_of
+from .lines import is_script, line_of, script_files, script_frames, shown, text_of, tree_of
 from .note import now, quietly, write
 
 CHOSEN = "DDP_DOCTOR_PORT"  # "12355 train.py:20": what was put into MASTER_PORT, and where
@@ -117,10 +117,7 @@ def line_that_computes(port, path):
     """
     if not path.endswith(".py"):
         return 0
-    try:
-        tree = ast.parse(text_of(path))
-    except SyntaxError:
-        return 0
+    tree = tree_of(path)
     names = constants_of(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp) and int(port) in values(node, names):

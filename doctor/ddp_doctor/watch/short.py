@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import ENOUGH, Enough, LoaderRead, NotEnded
 from .keep import around_writer
-from .lines import HERE, here, text_of
+from .lines import HERE, here, tree_of
 from .note import EVERY_STATE, now, quietly, write
 from .patch import before, replace
 
@@ -270,11 +270,8 @@ class Lines:
 @functools.cache
 def lines_of(filename):
     """In a file that cannot be read every line may call next(), and none catches its end."""
-    try:
-        tree = ast.parse(text_of(filename))
-    except SyntaxError:
-        tree = None
-    if tree is None or not tree.body:
+    tree = tree_of(filename)
+    if not tree.body:
         return Lines(frozenset(range(1_000_000)), frozenset())
     asking = set()
     caught = set()

@@ -10,7 +10,6 @@ import math
 import re
 import weakref
 from collections import Counter
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -37,7 +36,7 @@ from ..run.events import (
     Totals,
     Wrapped,
 )
-from .lines import callers, here, line_of, script_frames, shown
+from .lines import callers, here, line_of, script_frames, shown, tree_of
 from .note import EVERY_STATE, PROCESS, now, quietly, tell_later, waiting, write
 from .patch import after, before, is_recorded, replace
 from .tensors import checksum, fingerprint, fingerprints, is_plain, random_states, weighted_sums
@@ -557,7 +556,7 @@ def depth_of_sum(node):
 @functools.cache
 def line_that_adds(filename, name):
     """The first `name.append(...)`, `name += ...` or `name = name + ...` of a file."""
-    for node in ast.walk(ast.parse(Path(filename).read_text())):
+    for node in ast.walk(tree_of(filename)):
         adds = isinstance(node, ast.AugAssign) and ast.unparse(node.target) == name
         adds |= isinstance(node, ast.Call) and ast.unparse(node.func) == f"{name}.append"
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
