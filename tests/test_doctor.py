@@ -18,6 +18,7 @@ KEYS = {  # by exercise: the finding that names its mistake
     "through_the_module": "not-through-ddp",
     "batch_and_rate": "batch-grows",
     "same_augmentation": "same-random-numbers",
+    "unused_branch": "unused-parameters",
     "all_ranks_download": "file-race",
     "crossed_collectives": "crossed-order",
     "uneven_batches": "uneven-steps",

@@ -35,6 +35,7 @@ def backward(loss):
 def collective(line):
     fields = {"called_from": [], "functions": [], "numel": 1, "whole_group": True, "about": {}}
     flags = {"by_torch": False, "trimmed": False, "decides": False, "sums": True}
+    flags["of_training"] = False
     return Collective(
         note.now(), at=f"train.py:{line}", op="all_reduce", values=[], **fields, **flags
     )

@@ -1,5 +1,6 @@
 """Data and evaluation: which rank saw which samples, and were results brought together?"""
 
+import ast
 import re
 from collections import Counter
 
@@ -8,7 +9,20 @@ from ..run.events import Backward, Collective, Drew, Parameters, Printed, Read, 
 from ..run.words import per_rank, short
 from .findings import Finding
 from .printing import EACH_RANK_CALLS, OWN
-from .source import call_of, files_of, guard_of, loop_around
+from .source import call_of, files_of, guard_of, keyword_of, loop_around
+from .values import (
+    argument_of,
+    calls_at,
+    divides,
+    line_made,
+    loops_over,
+    made,
+    only_call,
+    result_line,
+    result_of_framework,
+    seeding_in,
+    unordered,
+)
 
 BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")
 HITS = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")  # as in "97 of 100"
@@ -95,7 +109,7 @@ def same_data(run):
                 epochs[0].began.at,
                 seen=f"in an epoch every rank trained on the same {count} samples ({sampler})",
                 fine="" if certain else "each rank is to pass over all of them",
-                comes_from=epochs[0].began.made,
+                comes_from=undivided(run, epochs[0].began),
             )
         yield from same_beginning(run, team)
     yield from same_inputs(run)
@@ -117,8 +131,19 @@ def same_beginning(run, team):
                 epochs[0].began.at,
                 seen=f"in {count} batches every rank trained on the same {len(samples)} samples",
                 fine="each rank is to pass over all of them",
-                comes_from=epochs[0].began.made,
+                comes_from=undivided(run, epochs[0].began),
             )
+
+
+def undivided(run, began):
+    """Which line lets every rank read all of the data?
+
+    What tells a framework not to divide it, the loader's sampler, or else the loader.
+    """
+    told = keyword_of("use_distributed_sampler", False, files_of(run))
+    sampler = argument_of(began.made, ("DataLoader",), None, "sampler", "batch_sampler")
+    own = began.sampler_made or line_made(sampler)
+    return told or own or only_call(("prepare",), files_of(run)) or began.made
 
 
 def is_repeated(epochs):
@@ -165,9 +190,16 @@ def same_inputs(run):
                 first_forward(team[0]),
                 seen=f"in all {len(met)} steps looked at DDP got the same inputs on every rank",
                 fine="the data are made up",
+                comes_from=stream_of_training(run),
             )
         if not met and len(team) > 1 and trains_together(run):
             yield from same_losses(team)
+
+
+def stream_of_training(run):
+    """The __iter__() that gives the samples, if the ranks train on one IterableDataset only."""
+    lines = {epoch.began.streams for epoch in run.ranks[0].epochs if epoch.trained}
+    return lines.pop() if len(lines) == 1 else ""
 
 
 def first_forward(rank):
@@ -226,7 +258,16 @@ def different_split(run):
                     began[0].at,
                     seen="the sampler of each rank divides another subset or order of the data",
                     fine="" if known and len(subsets) > 1 else "each rank makes up its data",
+                    comes_from=line_of_parts(run, began[0], len(subsets) > 1),
                 )
+
+
+def line_of_parts(run, began, by_subset):
+    """The line that makes the subset, that takes the order of a set, or that makes the data."""
+    if by_subset:
+        return began.subset_made
+    data = argument_of(began.made, ("DataLoader",), 0, "dataset")
+    return unordered(files_of(run)) or line_made(data)
 
 
 def is_divided_twice(epochs):
@@ -251,7 +292,7 @@ def divided_again(run):
                 epochs[0].began.at,
                 seen=f"a sampler divides the part of each rank again: {each} samples were read",
                 fine="the other parts of it are read in other epochs",
-                comes_from=epochs[0].began.sampler_made,
+                comes_from=epochs[0].began.sampler_made or epochs[0].began.subset_made,
             )
 
 
@@ -310,8 +351,8 @@ def same_order(run):
     """Two epochs of a sampler that shuffles have one order."""
     lines = {}
     for epoch in run.ranks[0].epochs:
-        shuffles = epoch.began.settings.get("shuffle") == "True"
-        if epoch.trained and epoch.whole and epoch.indices and shuffles:
+        mixed = shuffles(epoch) or is_own_shuffle(epoch)
+        if epoch.trained and epoch.whole and epoch.indices and mixed:
             lines.setdefault(epoch.began.at, []).append(epoch)
     for at, epochs in lines.items():
         orders = {tuple(epoch.indices) for epoch in epochs}
@@ -322,10 +363,25 @@ def same_order(run):
                 "same-order",
                 at,
                 seen=f"{seen}: the sampler's epoch was {min(numbers)} when they began",
-                comes_from=loop_around([at, *epochs[0].began.called_from]),
+                fine="" if shuffles(epochs[0]) else "the order is meant to be fixed",
+                comes_from=call_of("set_epoch", files_of(run))
+                or loop_around([at, *epochs[0].began.called_from]),
             )
     if not is_known_by_loader(run):
         yield from repeated_inputs(run.ranks[0])
+
+
+def shuffles(epoch):
+    return epoch.began.settings.get("shuffle") == "True"
+
+
+def is_own_shuffle(epoch):
+    """A sampler of the script that knows an epoch and gives the samples in no rising order.
+
+    It may count its epochs at its own end, which a pass that --short has ended does not reach.
+    """
+    known = epoch.began.own_order and "epoch" in epoch.began.settings and not epoch.cut
+    return known and epoch.indices != sorted(epoch.indices)
 
 
 def repeated_inputs(rank):
@@ -424,18 +480,21 @@ def same_worker_seeds(run):
                     seen=f"worker {event.worker} of rank 0's loader and a worker of another rank"
                     f" drew the same numbers ({names})",
                     fine="that is meant",
-                    comes_from=origin_of_workers(run, event),
+                    comes_from=origin_of_workers(run, event, [name for name, _ in same]),
                 )
                 return
 
 
-def origin_of_workers(run, drew):
+def origin_of_workers(run, drew, names):
     """A worker_init_fn stands in the loader's constructor. Otherwise the rank's seed counts."""
     for epoch in run.ranks[0].epochs:
         if epoch.began.at == drew.at:
+            made_in = epoch.began.made
             if drew.seeded:
-                return epoch.began.made
-            return seed_of(run, "torch", epoch.began)
+                function = argument_of(made_in, ("DataLoader",), None, "worker_init_fn")
+                return seeding_in(function, names) or made_in
+            generator = argument_of(made_in, ("DataLoader",), None, "generator")
+            return line_made(generator) or seed_of(run, "torch", epoch.began)
     return ""
 
 
@@ -456,7 +515,7 @@ def results(rank, epoch):
     """The collectives that bring the results of an evaluation together."""
     found = []
     for event in in_evaluation(rank, epoch, Collective):
-        if BRINGS_TOGETHER.search(event.op) and not event.decides:
+        if BRINGS_TOGETHER.search(event.op) and not event.decides and not event.of_training:
             found.append(event)
     return found
 
@@ -523,8 +582,17 @@ def padded_of(run, team):
             epochs[0].began.at,
             seen=f"{seen}: twice sample {short(twice)}",
             fine="what is double is cut off after gathering" if gathered and not all_shown else "",
-            comes_from=epochs[0].began.sampler_made,
+            comes_from=epochs[0].began.sampler_made or line_of_gather(calls),
         )
+
+
+def line_of_gather(calls):
+    """Accelerate's sampler repeats samples, and its gather_for_metrics() would cut them off."""
+    lines = {call.at for call in calls if "gather" in call.op}
+    if len(lines) != 1:
+        return ""
+    [line] = lines
+    return line if calls_at(line, ("gather",)) else ""
 
 
 def shows(rank, epoch, count, but_not):
@@ -570,12 +638,27 @@ def parts_of(run, team):
         named = any(OWN.search(event.text) for event in shown_by(team[0], epochs[0]))
         if epochs[0].began.at not in joined and not all(kept) and not named:
             each = per_rank(team, map(len, sets))
+            at, origin = places_of_result(run, team[0], epochs[0])
             yield Finding(
                 "part-of-evaluation",
-                epochs[0].began.at,
+                at,
                 seen=f"the ranks evaluated parts ({each} samples), and nothing was added up",
                 fine="they are used one by one, or added later",
+                comes_from=origin,
             )
+
+
+def places_of_result(run, rank, epoch):
+    """-> the loop over the data, and the line that computes the result.
+
+    A framework has the loop. The line that shows the result stands for it then.
+    """
+    at = epoch.began.at
+    result = result_line(at)
+    if result or loops_over(at):
+        return at, result
+    shown = [event.at for event in until_training(rank, epoch, Printed)]
+    return (shown[0] if shown else at), result_of_framework(files_of(run))
 
 
 def lines_logged_apart(team, epochs):
@@ -613,7 +696,8 @@ def shown_by(rank, epoch):
 def part_of_rank_0(run):
     """Only rank 0 evaluates, and a sampler gives it its part."""
     others = {epoch.began.at for rank in run.ranks[1:] for epoch in rank.epochs}
-    for epoch in run.ranks[0].epochs:
+    # In a run that broke off the others may not have come to it.
+    for epoch in run.ranks[0].epochs if run.ended_well else ():
         divided = epoch.began.sampler == "DistributedSampler" and epoch.began.parts > 1
         alone = epoch.began.at not in others
         if epoch.whole and epoch.evaluates and divided and alone:
@@ -623,6 +707,7 @@ def part_of_rank_0(run):
                 epoch.began.at,
                 seen=f"only rank 0 evaluates, and its sampler gives it a part, {count} samples",
                 fine="a part is enough",
+                comes_from=epoch.began.sampler_made,
             )
 
 
@@ -651,6 +736,7 @@ def whole_evaluation_added(run):
             epoch.began.at,
             seen=f"each rank evaluated {which} {count} samples, and the counts are added up{shown}",
             fine="" if over else "it is divided by a count that was added up, too",
+            comes_from=epoch.began.made,
         )
 
 
@@ -703,8 +789,14 @@ def reduced_numbers(rank, epoch):
 
 
 def line_of_mean(rank, epoch, mean):
+    """The line that divides, or else the one that adds up."""
     lines = [call.at for call in reductions(rank, epoch) if call.values == [mean]]
-    return lines[0] if lines else ""
+    if not lines:
+        return ""
+    mean = argument_of(lines[0], ("all_reduce", "reduce"), 0, "tensor")
+    first = made(mean) if mean is not None else None
+    divided = first is not None and any(map(divides, ast.walk(first.node)))
+    return first.line if divided else lines[0]
 
 
 def mean_of_unequal(team, epochs, means, counts):

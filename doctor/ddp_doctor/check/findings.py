@@ -35,41 +35,55 @@ class Places:
 SAME = "the same line"
 PLACES = {
     "raised-before-joining": Places("the line that raises", SAME),
-    "never-joined": Places("the first step"),
+    "never-joined": Places("the first step", "the if around init_process_group()"),
     "fixed-port": Places("the line that sets the port", "the line with the number"),
-    "uneven-steps": Places("the call in which a rank waits", "the loader that is longer"),
+    "uneven-steps": Places(
+        "the call in which a rank waits", "the loader that is longer, or what decides to stop"
+    ),
     "all-send-first": Places("the call that sends", SAME),
-    "one-rank-communicates": Places("the call that only some ranks make", "the if by the rank"),
+    "one-rank-communicates": Places(
+        "the call that only some ranks make", "the if by the rank, or what decides to stop"
+    ),
     "crossed-order": Places("the first call that differs", "the if by the rank"),
     "file-race": Places("the line that reads", "the line that writes"),
     "saved-by-every-rank": Places("the line that saves", SAME),
     "not-through-ddp": Places("the backward pass", "the call of the model that DDP wraps"),
     "last-pass-not-synced": Places("the step", "the line that calls no_sync()"),
     "not-in-ddp": Places("the step", "the line that wraps the model"),
-    "not-wrapped": Places("the step", "the if that wraps the model on GPUs only"),
-    "rates-differ": Places("the step", "the step of the schedule, or the if by the rank around it"),
+    "not-wrapped": Places("the step", "the model, or the if that wraps it on GPUs only"),
+    "rates-differ": Places("the step", "the rate, the step of the schedule, or the if around it"),
     "steps-differ": Places("the step", "the if by the rank"),
-    "weights-differ": Places("the step"),
-    "not-the-mean": Places("the collective, or the step", "the collective"),
-    "unequal-counts": Places("the backward pass"),
+    "unused-parameters": Places("the pass that raises", "the line that wraps the model"),
+    "weights-differ": Places("the step", "the if by the rank, or the line that changes them"),
+    "not-the-mean": Places("the collective, or the step", "the collective, or the loss"),
+    "unequal-counts": Places("the backward pass", "the line that computes the loss"),
     "accumulation-weight": Places("the step", "the backward pass of the loss with this factor"),
     "clip-scaled": Places("the line that clips", SAME),
-    "zero-gradients": Places("the step"),
-    "not-finite": Places("the backward pass, or the step"),
+    "zero-gradients": Places("the step", "zero_grad(), or the optimizer's constructor"),
+    "not-finite": Places("the backward pass, or the step", "the line that computes the loss"),
     "memory-grows": Places("the line that keeps a graph, or the step", "the line that keeps it"),
-    "batch-grows": Places("the number, or the step", "the number, or the loader's constructor"),
-    "schedule-length": Places("the step of the schedule", "this step, or the constructor"),
-    "same-data": Places("the loop over the data", "the loader's constructor"),
-    "same-order": Places("the loop over the data", "the loop over the epochs"),
-    "split-differs": Places("the loop over the data", "the sampler's constructor, or set_epoch()"),
-    "samples-missing": Places("the loop over the data", "the sampler's constructor"),
+    "batch-grows": Places("the number, or the step", "the loader's constructor"),
+    "rate-grows": Places("the optimizer's constructor", "the line that multiplies the rate"),
+    "schedule-length": Places(
+        "the step of the schedule", "the length, the constructor, or the step itself"
+    ),
+    "same-data": Places("the loop over the data", "the line that should divide the data"),
+    "same-order": Places("the loop over the data", "set_epoch(), or the loop over the epochs"),
+    "split-differs": Places(
+        "the loop over the data", "the line that makes the subset, the data or the sampler"
+    ),
+    "samples-missing": Places("the loop over the data", "the sampler, or the subset"),
     "same-random-numbers": Places("the forward pass, or the step", "the line that seeds"),
-    "same-worker-seeds": Places("the loop over the data", "the line that seeds, or the loader's"),
-    "padded-evaluation": Places("the loop over the data", "the sampler's constructor"),
-    "part-of-evaluation": Places("the loop over the data, or the line that logs"),
-    "evaluation-repeated": Places("the loop over the data"),
-    "mean-of-means": Places("the loop over the data", "the line that adds up the means"),
-    "buffers-differ": Places("the model that computes"),
+    "same-worker-seeds": Places("the loop over the data", "the line that seeds"),
+    "padded-evaluation": Places("the loop over the data", "the sampler's constructor, or gather()"),
+    "part-of-evaluation": Places(
+        "the loop over the data, or the line that shows the result", "the line that computes it"
+    ),
+    "evaluation-repeated": Places("the loop over the data", "the loader's constructor"),
+    "mean-of-means": Places("the loop over the data", "the line that divides, or adds up"),
+    "buffers-differ": Places(
+        "the model that computes", "the line that wraps, or the if by the rank"
+    ),
     "loss-of-one-rank": Places("the line that shows it", SAME),
 }
 # A cause stands before its effects: of certain findings, that of the first row is shown first.
@@ -144,6 +158,11 @@ FINDINGS = {
         "step() does not communicate: a rank that leaves it out keeps its weights.",
         "docs/reference/corrections.md#gradients-and-weights",
     ),
+    "unused-parameters": Words(
+        "DDP waits for all gradients, unless find_unused_parameters=True tells it to look.",
+        "docs/training/unused_parameters.md",
+        "exercises/06_unused_branch/task.py",
+    ),
     "weights-differ": Words(
         "The ranks train different models, and one of them is saved.",
         "docs/reference/corrections.md#gradients-and-weights",
@@ -183,6 +202,10 @@ FINDINGS = {
         "More ranks then mean fewer, larger steps: divide the batch, or adapt the rate.",
         "docs/training/batch_size_and_learning_rate.md",
         "exercises/05_batch_and_rate/task.py",
+    ),
+    "rate-grows": Words(
+        "A rate grows with the batch of all ranks, and this batch stays as it is.",
+        "docs/training/batch_size_and_learning_rate.md",
     ),
     "schedule-length": Words(
         "len(loader) counts the steps of one rank, and step() may be called more.",

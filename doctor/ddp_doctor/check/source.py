@@ -62,32 +62,36 @@ def guard_of(lines):
     """The innermost `if` by the rank around the first of these lines that has one."""
     for line in lines:
         file, number = parted(line)
-        guards = [guard for node in ast.walk(tree_of(file)) for guard in guards_in(node, number)]
+        tree = tree_of(file)
+        guards = [guard for node in ast.walk(tree) for guard in guards_in(node, number, tree)]
         if guards:
             return f"{file}:{max(guards)}"
     return ""
 
 
-def guards_in(node, number):
+def guards_in(node, number, tree):
     """Lines of the `if`s that this node has for the line with this number."""
-    if isinstance(node, ast.If) and asks(node.test, RANK):
-        if contains(node.body, number) or contains(node.orelse, number):
+    if isinstance(node, ast.If) and contains([*node.body, *node.orelse], number):
+        if asks_for_rank(node.test, tree):
             yield node.lineno
-    if isinstance(node, ast.IfExp) and asks(node.test, RANK) and has(node, number):
+    if isinstance(node, ast.IfExp) and has(node, number) and asks_for_rank(node.test, tree):
         yield node.test.lineno
+    if isinstance(node, ast.FunctionDef) and contains(node.body, number):
+        # @rank_zero_only, @accelerator.on_main_process
+        yield from (one.lineno for one in node.decorator_list if asks(one, RANK))
     for block in blocks_of(node):
-        yield from left_before(block, number)
+        yield from left_before(block, number, tree)
 
 
-def left_before(block, number):
+def left_before(block, number, tree):
     """`if rank != 0: return` stands before the line, in the same block."""
     if not contains(block, number):
         return
     for statement in block:
         if has(statement, number):
             return
-        if isinstance(statement, ast.If) and asks(statement.test, RANK):
-            if isinstance(statement.body[-1], LEAVES):
+        if isinstance(statement, ast.If) and isinstance(statement.body[-1], LEAVES):
+            if asks_for_rank(statement.test, tree):
                 yield statement.lineno
 
 
@@ -95,19 +99,53 @@ def asks(test, words):
     return words.search(ast.unparse(test)) is not None
 
 
+def asks_for_rank(test, tree):
+    """Also by a name: `chief = get_rank() == 0`, `writer = Writer() if rank == 0 else None`."""
+    if asks(test, RANK):
+        return True
+    for name in {name_of(node) for node in ast.walk(test)} - {""}:
+        values = assigned(name, tree)
+        chooses = len(values) == 1 and isinstance(values[0], (ast.Compare, ast.IfExp, ast.BoolOp))
+        if chooses and asks(getattr(values[0], "test", values[0]), RANK):
+            return True
+    return False
+
+
+def name_of(node):
+    """The last part of a name: that of a variable, an attribute or a function."""
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def assigned(name, tree):
+    """What a file assigns to this name, or what a function of this name returns."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and name_of(node.targets[0]) == name:
+            found.append(node.value)
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            found += [one.value for one in ast.walk(node) if isinstance(one, ast.Return)]
+    return found
+
+
 # ------------------------------------------------------------------ loops
+
+
+def loops_around(line):
+    """The loops whose bodies have this line, the outer ones first."""
+    file, number = parted(line)
+    loops = []
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, (ast.For, ast.While)) and contains(node.body, number):
+            loops.append(node)
+    return loops
 
 
 def loop_around(lines):
     """The innermost loop around the first of these lines that has one."""
     for line in lines:
-        file, number = parted(line)
-        loops = []
-        for node in ast.walk(tree_of(file)):
-            if isinstance(node, (ast.For, ast.While)) and contains(node.body, number):
-                loops.append(node.lineno)
+        loops = loops_around(line)
         if loops:
-            return f"{file}:{max(loops)}"
+            return f"{parted(line)[0]}:{loops[-1].lineno}"
     return ""
 
 
@@ -124,6 +162,16 @@ def call_of(attribute, files):
     return only_line(files, lambda node: is_call(node, attribute))
 
 
+def keyword_of(name, value, files):
+    """The only line of these files that gives this value to an argument, or an empty text."""
+    return only_line(files, lambda node: has_keyword(node, name, value))
+
+
+def has_keyword(node, name, value):
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    return any(one.arg == name and getattr(one.value, "value", ...) is value for one in keywords)
+
+
 def only_line(files, is_wanted):
     lines = []
     for file in sorted(files):
@@ -132,8 +180,15 @@ def only_line(files, is_wanted):
 
 
 def is_assignment(node, attribute):
+    """`module.attribute = ...`, `group["attribute"] = ...`"""
     targets = node.targets if isinstance(node, ast.Assign) else []
-    return any(getattr(target, "attr", "") == attribute for target in targets)
+    if isinstance(node, ast.AugAssign):
+        targets = [node.target]
+    names = [getattr(target, "attr", "") for target in targets]
+    for target in targets:
+        if isinstance(target, ast.Subscript):
+            names.append(getattr(target.slice, "value", ""))
+    return attribute in names
 
 
 def is_call(node, attribute):

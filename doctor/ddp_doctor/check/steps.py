@@ -1,6 +1,7 @@
 """The training step: do the ranks train one model, by the gradient that is meant?"""
 
 import math
+import re
 from collections import Counter
 
 from ..run.events import (
@@ -12,6 +13,7 @@ from ..run.events import (
     Keeps,
     Plateau,
     Raised,
+    Restored,
     Scheduled,
     Totals,
     Wrapped,
@@ -19,7 +21,27 @@ from ..run.events import (
 from ..run.facts import facts
 from ..run.words import per_rank, short
 from .findings import Finding
-from .source import assignment_of, files_of, guard_of, wraps_on_gpus_only
+from .source import assignment_of, files_of, guard_of, parted, wraps_on_gpus_only
+from .values import (
+    Value,
+    argument_of,
+    calls_of,
+    function_around,
+    guarded_change,
+    length_assigned,
+    line_made,
+    loss_line,
+    made,
+    model_made,
+    only_call,
+    over_world,
+    rate_of,
+    times_world,
+)
+
+UNUSED = re.compile("Expected to have finished reduction")
+# Arguments of schedules.
+LENGTHS = ("total_steps", "T_max", "total_iters", "num_training_steps", "max_steps")
 
 
 def different_gradients(run):
@@ -34,7 +56,7 @@ def different_gradients(run):
             key = "weights-differ"
             at = row.at
             text = ""
-            origin = ""
+            origin = line_of_reduce(row) or guarded_change(files_of(run))
         else:
             continue  # see not_wrapped
         count = len(row.differing("gradients"))
@@ -50,6 +72,7 @@ def different_gradients(run):
             seen=f"in step {row.n + 1} the ranks had different gradients for {of}{text}",
             fine="" if certain else "the ranks average them later, or train models of their own",
             comes_from=origin,
+            explained_by=("unused-parameters",),
         )
 
 
@@ -60,6 +83,12 @@ def averages_after_backward(row):
         return False
     first = work.backwards[0].when.time
     return any(call.when.time > first and not call.by_torch for call in work.collectives)
+
+
+def line_of_reduce(row):
+    """dist.reduce() gives the sum to one rank only."""
+    calls = [call for call in row.works[0].collectives if call.op == "reduce" and call.numel > 1]
+    return calls[0].at if calls else ""
 
 
 def cause(run, row):
@@ -83,7 +112,24 @@ def cause(run, row):
         wrapped = run.all(Wrapped)[0].at
         words = f"; DDP ({wrapped}) does not have {len(lacking)} of these"
         return "not-in-ddp", row.at, words, wrapped
-    return "weights-differ", row.at, "", ""
+    return "weights-differ", row.at, "", guarded_change(files_of(run))
+
+
+def unused_parameters(run):
+    """DDP waited for gradients of parameters that the loss does not depend on, and then raised."""
+    for event in run.all(Raised):
+        if UNUSED.search(event.error) and run.all(Wrapped):
+            yield Finding(
+                "unused-parameters",
+                event.at,
+                seen="DDP raised: a pass before had no gradient for some of the parameters",
+                comes_from=run.all(Wrapped)[0].at if len(lines_of_ddp(run)) == 1 else "",
+            )
+            return
+
+
+def lines_of_ddp(run):
+    return {event.at for event in run.all(Wrapped)}
 
 
 def different_weights(run):
@@ -104,7 +150,36 @@ def different_weights(run):
             look.row.at if look.row is not None else optimizer.rows[-1].at,
             seen=f"{when} {len(look.numbers)} parameters have different weights: {since}",
             fine="Join or a hook makes them" if run.is_loose else "",
+            comes_from=line_that_changed(run, optimizer, look.row),
+            explained_by=("unused-parameters",),
         )
+
+
+def line_that_changed(run, optimizer, row):
+    """What gave a rank other weights after DDP, or a broadcast, had made them equal?"""
+    loads = []  # per rank: {line: [loads of weights]}
+    for rank in optimizer.rows[0].ranks:
+        wrapped = [event.when.time for event in rank.all(Wrapped)]
+        own = {}
+        for event in rank.all(Restored):
+            late = row is not None and event.when.time > step_time(rank, row)
+            if event.when.time > min(wrapped, default=0) and not late:
+                own.setdefault(event.at, []).append(event)
+        loads.append(own)
+    lines = {}
+    for at in {at for own in loads for at in own}:
+        met = [[event.state for event in own.get(at, [])] for own in loads]
+        if any(states != met[0] for states in met):
+            event = next(own[at][0] for own in loads if at in own)
+            lines[at] = guard_of([at, *event.called_from]) or at
+    if len(lines) == 1:
+        return [*lines.values()][0]
+    return "" if lines else guarded_change(files_of(run))
+
+
+def step_time(rank, row):
+    """When did this rank make this step?"""
+    return row.works[row.ranks.index(rank)].step.when.time
 
 
 def different_rates(run):
@@ -118,8 +193,19 @@ def different_rates(run):
                 rows[0].at,
                 seen=f"from step {rows[0].n + 1} on the learning rates differ: {each}",
                 fine="" if optimizer.drifts else "the weights agree",
-                comes_from=step_of_schedule(run),
+                comes_from=step_of_schedule(run) or line_of_rate(run, optimizer, rows[0]),
             )
+
+
+def line_of_rate(run, optimizer, row):
+    """The rate in the constructor, what ReduceLROnPlateau got, or the script's own assignment."""
+    if row.n == 0:
+        return line_made(rate_of(optimizer.parameters.made)) or optimizer.parameters.made
+    values = [[event.value for event in rank.all(Plateau)] for rank in row.ranks]
+    if any(own != values[0] for own in values):
+        return run.all(Plateau)[0].at
+    assigned = assignment_of("lr", files_of(run))
+    return guard_of([assigned]) or assigned
 
 
 def step_of_schedule(run):
@@ -199,7 +285,7 @@ def not_wrapped(run):
             optimizer.rows[0].at,
             seen=f"{seen}: the script calls DDP on GPUs only" if on_gpus else seen,
             fine="" if certain else "each rank is to have its own model",
-            comes_from=on_gpus,
+            comes_from=on_gpus or model_made(optimizer.parameters.made),
         )
 
 
@@ -224,12 +310,16 @@ def not_the_mean(run):
             if world > 1 and len(odd) > max(1, len(times) / 2):
                 seen = f"in {len(odd)} of {len(times)} steps the gradient is {wrong:g} times the"
                 at = line_of_average(odd[0], optimizer)
+                origin = "" if at == odd[0].at else at
+                passes = odd[0].works[0].backwards
+                if is_close(passes[0].factor * len(passes), wrong):
+                    origin = loss_line(passes[0].at, files_of(run))
                 yield Finding(
                     "not-the-mean",
                     at,
                     seen=f"{seen} mean of the ranks' gradients of mean losses",
                     fine="the rate fits that",
-                    comes_from="" if at == odd[0].at else at,
+                    comes_from=origin,
                 )
 
 
@@ -293,6 +383,7 @@ def unequal_counts(run):
             passes[0].at,
             seen=f"{seen}, and so they are in {len(uneven)} of {len(met)} passes",
             fine="they differ by little",
+            comes_from=loss_line(passes[0].at, files_of(run)),
         )
 
 
@@ -394,7 +485,25 @@ def zero_gradients(run):
                 optimizer.rows[0].at,
                 seen=f"in all {len(looks)} steps looked at every gradient was 0 or missing",
                 fine="there is nothing to train yet",
+                comes_from=line_without_gradients(run, optimizer, looks),
             )
+
+
+def line_without_gradients(run, optimizer, looks):
+    """The optimizer that has other parameters than DDP, or zero_grad() after backward()."""
+    missing = all(number == -1 for look in looks for number in look)
+    if missing and run.all(Wrapped) and not optimizer.is_in_ddp:
+        return optimizer.parameters.made
+    work = optimizer.rows[0].works[0]
+    if not work.backwards:
+        return ""
+    file, first = parted(work.backwards[-1].at)
+    step_file, last = parted(work.step.at)
+    lines = []
+    for name, call in calls_of(("zero_grad",), {file}):
+        if first < call.lineno < last and file == step_file:
+            lines.append(f"{name}:{call.lineno}")
+    return lines[0] if len(lines) == 1 else ""
 
 
 def not_finite(run):
@@ -419,7 +528,14 @@ def not_finite(run):
             at=next(iter(bad.values())).at if bad else row.at,
             seen=f"in step {row.n + 1} {what}",
             fine="such a step is left out or meant",
+            comes_from=loss_of_one(run, bad, row),
         )
+
+
+def loss_of_one(run, bad, row):
+    """The line of the loss. If that of every rank is bad, the weights or the data may be, too."""
+    one = len(bad) == 1 < len(row.ranks)
+    return loss_line(next(iter(bad.values())).at, files_of(run)) if one else ""
 
 
 def is_bad(row):
@@ -460,7 +576,14 @@ def evaluated_models(run, team):
             models[0].at,
             seen=f"the ranks added results of different buffers or weights ({short(differ, 2)})",
             fine="" if certain else "one rank's result is used, or each has its own model",
+            comes_from=line_of_buffers(run) if models[0].trained else line_of_copy(run),
         )
+
+
+def line_of_buffers(run):
+    """The only call of DDP, if it is told not to send buffers."""
+    unsent = {event.at for event in run.all(Wrapped) if not event.buffers}
+    return unsent.pop() if len(unsent) == len(lines_of_ddp(run)) == 1 else ""
 
 
 def further_models(run, team):
@@ -475,7 +598,20 @@ def further_models(run, team):
                 models[0].at,
                 seen="next to the trained model one computes whose weights differ between ranks",
                 fine="each rank is meant to have its own",
+                comes_from=line_of_copy(run),
             )
+
+
+def line_of_copy(run):
+    """What changes the further model on some ranks, or copies it before DDP sends the weights."""
+    changed = guarded_change(files_of(run))
+    wrapped = lines_of_ddp(run)
+    copied = only_call(("deepcopy", "AveragedModel"), files_of(run))
+    if changed or not copied or len(wrapped) != 1:
+        return changed
+    file, number = parted(wrapped.pop())
+    same = function_around(file, number) is function_around(*parted(copied))
+    return copied if same and parted(copied)[1] < number else ""
 
 
 def differing_names(models):
@@ -557,7 +693,7 @@ def batch_grows(run):
             called[0].at if called else many["at"],
             seen=f"{seen}, and the rate is {many['rate']:g} in both",
             fine="" if called else "that is meant",
-            comes_from=called[0].at if called else loader_of_training(run),
+            comes_from=loader_of_training(run),
         )
     elif called and not one:
         seen = f"this is called the batch of all ranks, and each rank takes {called[0].number}"
@@ -566,13 +702,50 @@ def batch_grows(run):
             called[0].at,
             seen=f"{seen} samples, {many['samples']} together",
             fine="the words mean something else",
-            comes_from=called[0].at,
+            comes_from=loader_of_training(run),
         )
 
 
 def loader_of_training(run):
     epochs = [epoch for epoch in run.ranks[0].epochs if epoch.trained]
     return epochs[0].began.made if epochs else ""
+
+
+def rate_grows(run):
+    """The rate is multiplied by the number of ranks, and a rank's batch is divided by it."""
+    for optimizer in run.optimizers:
+        rate = rate_of(optimizer.parameters.made)
+        batch = argument_of(loader_of_training(run), ("DataLoader",), 1, "batch_size")
+        if rate is None or batch is None or not optimizer.is_joint:
+            continue
+        times = times_world(rate)
+        divided = over_world(batch)
+        if times == 1 and divided and not over_world(rate):
+            seen = "the rate is multiplied by the number of ranks, and the batch is divided by it"
+        elif times == 2 and not over_world(rate):
+            seen = "the rate is multiplied by the number of ranks twice"
+        else:
+            continue
+        yield Finding(
+            "rate-grows",
+            optimizer.parameters.made,
+            seen=seen,
+            fine="the rate is that of one rank's batch",
+            comes_from=line_of_product(rate),
+        )
+
+
+def line_of_product(rate):
+    """The line with the factor, of the names that lead to the rate."""
+    while rate is not None and not is_product(rate):
+        following = made(rate)
+        rate = following if following != rate else None
+    return rate.line if rate is not None else ""
+
+
+def is_product(value):
+    own = Value(value.file, value.number, value.node)
+    return times_world(own, depth=0) > 0
 
 
 def called_global(run):
@@ -596,10 +769,12 @@ def schedule_length(run):
             continue
         if is_near(event.length, event.gone * world):
             ratio = f"one in {world}"
-            origin = event.made
+            origin = line_of_length(event, run) or event.made
         elif is_near(event.length * world, event.gone):
             ratio = f"{world} for each of them"
-            origin = event.at
+            # Accelerate makes one step per rank, and the script calls step() once.
+            once = event.gone > 1.5 * len(run.ranks[0].steps)
+            origin = once and line_of_length(event, run) or event.at
         else:
             continue
         seen = f"{event.name} is made for {event.length} steps and went {event.gone}, {ratio}"
@@ -612,11 +787,19 @@ def schedule_length(run):
         )
 
 
+def line_of_length(event, run):
+    """The line that computes how long the schedule is."""
+    given = argument_of(event.made, (), None, *LENGTHS)
+    given = given or argument_of(event.made, ("CosineAnnealingLR",), 1)
+    return line_made(given) or length_assigned(files_of(run))
+
+
 def is_near(one, other):
     return abs(one - other) < 0.08 * one
 
 
 JUDGES = [
+    unused_parameters,
     different_gradients,
     different_rates,
     different_decisions,
@@ -632,5 +815,6 @@ JUDGES = [
     different_models,
     memory_grows,
     batch_grows,
+    rate_grows,
     schedule_length,
 ]

@@ -1,10 +1,11 @@
 """The run: who waited for whom, in which order, who failed before joining, who wrote what."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from ..run.events import (
+    Asked,
     Backward,
     Collective,
     Destroyed,
@@ -20,10 +21,12 @@ from ..run.events import (
 from ..run.facts import op_of, state
 from ..run.words import per_rank, short
 from .findings import Finding
-from .source import guard_of
+from .source import assignment_of, files_of, guard_of
+from .values import decision, guarded_call
 
 # Errors that follow from what another rank did.
 LOST = re.compile("closed by peer|reset by peer|timed? ?out|broken pipe|connection|preamble", re.I)
+STOPS = ("should_stop", "should_training_stop")  # they end the loops of Lightning and the Trainer
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 
 
@@ -64,14 +67,64 @@ def waited_in_vain(run):
             "uneven-steps",
             training[0].waits.at,
             seen=f"{states}; no more data, or an if by a number of its own?",
-            comes_from=longer_loader(run),
+            comes_from=longer_loader(run) or parted_by(run, training[0]),
         )
     else:
         yield only_some_call(run, stuck, states)
 
 
+def met_another_call(run):
+    """A call that only some ranks make met another call, and a rank raised for that."""
+    if not run.ended_well and run.all(Raised) and not stuck_ranks(run):
+        one, other, call = further_call(run)
+        lines = callers_of(call, run) if call is not None else []
+        origin = guard_of([call.at, *lines]) if call is not None else ""
+        if origin:
+            yield Finding(
+                "one-rank-communicates",
+                call.at,
+                seen=f"rank {one} made the call {op_of(call)} here, rank {other} did not, and their"
+                " next calls met",
+                comes_from=origin,
+            )
+
+
+def parted_by(run, inner):
+    """The decision by which another rank left a loop in which this one still is."""
+    for rank in run.ranks:
+        if rank is inner:
+            continue
+        outside = lines_in(rank.waits, run) if rank.waits else []
+        found = decision(lines_in(inner.waits, run), outside)
+        if found:
+            return found
+    for name in STOPS:
+        line = assignment_of(name, files_of(run))
+        if line:
+            return guard_of([line]) or line
+    return ""
+
+
+def lines_in(call, run):
+    return [call.at, *callers_of(call, run)]
+
+
+def asked_by_some(run):
+    """A line that asks a framework for a collective, and that only some ranks have reached."""
+    counts = [Counter(event.at for event in rank.all(Asked)) for rank in run.ranks]
+    for event in run.all(Asked):
+        if len({count[event.at] for count in counts}) > 1:
+            origin = guard_of([event.at, *event.called_from])
+            if origin:
+                return event.at, origin
+    return "", ""
+
+
 def only_some_call(run, stuck, states):
     """The call that a rank makes and another one does not."""
+    line, origin = asked_by_some(run)
+    if line:
+        return Finding("one-rank-communicates", line, seen=states, comes_from=origin)
     first = min(stuck, key=is_usual_place)
     call = first.waits
     places = {op_of(rank.waits) + rank.waits.at for rank in stuck}
@@ -90,13 +143,19 @@ def only_some_call(run, stuck, states):
         call.at,
         seen=f"{states}{called}",
         fine="the network or a process is broken" if alike else "",
-        comes_from=guard_of([call.at, *lines]),
+        comes_from=guard_of([call.at, *lines]) or parted_in_loops(run, stuck),
     )
 
 
+def parted_in_loops(run, stuck):
+    """The only decision by which a rank has left a loop of another one."""
+    lines = {parted_by(run, rank) for rank in stuck} - {""}
+    return lines.pop() if len(lines) == 1 else ""
+
+
 def callers_of(call, run):
-    """A forward pass in a line tells only once what led to it."""
-    for event in [call, *run.all(Forward)]:
+    """A pass in a line tells only once what led to it."""
+    for event in [call, *run.all((Forward, Backward))]:
         lines = getattr(event, "called_from", [])
         if lines and event.at == call.at:
             return lines
@@ -335,6 +394,7 @@ def never_joined(run):
             alone[0].steps[0].step.at,
             seen=f"{len(alone)} processes trained a model, and none has others in its group",
             fine="each is to have its own model",
+            comes_from=guarded_call(alone[0].steps[0].step.at, "init_process_group"),
         )
 
 
@@ -360,6 +420,7 @@ JUDGES = [
     raised_before_joining,
     never_joined,
     waited_in_vain,
+    met_another_call,
     uneven_passes,
     crossed_order,
     saved_by_every_rank,

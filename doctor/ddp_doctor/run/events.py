@@ -123,6 +123,7 @@ class Collective(Event):
     by_torch: bool  # called by PyTorch itself, as ZeroRedundancyOptimizer does
     trimmed: bool  # called by Accelerate's gather_for_metrics, which cuts off what is double
     decides: bool  # called by Lightning to decide together: what is sent is no result
+    of_training: bool  # called by Lightning for what the training has logged
     sums: bool  # it adds up, as all_reduce does by default
     values: list[float]  # of a tensor with a few numbers, in an evaluation
 
@@ -151,6 +152,7 @@ class Backward(Event):
     targets: float | None  # numbers that this mean is over, None if the graph does not show it
     scaled: bool  # a GradScaler multiplied it; `loss` and `factor` are without that
     no_sync: str = ""  # the line that called DDP's no_sync() last, if this pass does not average
+    called_from: list[str] = field(default_factory=list)  # when `at` is new: see Collective
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,16 @@ class Wrapped(Event):
 
     at: str
     ranks: list[int]  # that average their gradients with each other
+    buffers: bool = True  # DDP sends rank 0's buffers before it computes
+
+
+@dataclass(frozen=True)
+class Restored(Event):
+    """load_state_dict() gives a model other weights."""
+
+    at: str
+    called_from: list[str]  # as in Collective
+    state: int  # fingerprint of the weights, 0 if they are not compared
 
 
 @dataclass(frozen=True)
@@ -203,6 +215,7 @@ class Parameters(Event):
     sizes: list[int]  # numbers in each parameter
     in_ddp: list[bool]  # does DDP average the gradient of this parameter?
     plain: bool  # each is a whole tensor, and not a part of one as FSDP makes it
+    made: str = ""  # the line of the optimizer's constructor
 
 
 @dataclass(frozen=True)
@@ -390,6 +403,8 @@ class EpochBegan(Event):
     called_from: list[str] = field(default_factory=list)  # as in Collective
     made: str = ""  # the line of the loader's constructor
     sampler_made: str = ""  # the same of a DistributedSampler
+    subset_made: str = ""  # the same of a Subset, or the line that calls random_split()
+    streams: str = ""  # the first line of an IterableDataset's __iter__()
 
 
 @dataclass(frozen=True)
@@ -483,6 +498,14 @@ class Printed(Event):
     by: str  # print, logging, tqdm, ...
     text: str
     evaluates: bool  # gradients are off, or eval() was called since the last backward pass
+
+
+@dataclass(frozen=True)
+class Asked(Event):
+    """The script asks Lightning to bring a value of the ranks together, now or later."""
+
+    at: str
+    called_from: list[str]  # as in Collective
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ def note_collective(name, values):
     if frames and tensors:
         about |= name_of(tensors[0], frames[0])
         about |= keys_of(tensors[0], frames[0])
-    callers = {frame.f_code.co_name for frame, _ in walk_stack(None)}
+    codes = [frame.f_code for frame, _ in walk_stack(None)]
+    callers = {code.co_name for code in codes}
     event = Collective(
         now(),
         at=lines[0],
@@ -117,10 +118,18 @@ def note_collective(name, values):
         by_torch=is_called_by_torch(),
         trimmed="gather_for_metrics" in callers,
         decides="reduce_boolean_decision" in callers,
+        of_training=is_of_training(codes),
         sums=all(op == dist.ReduceOp.SUM for op in operations),
         values=values_of_result(tensors),
     )
     write(event)
+
+
+def is_of_training(codes):
+    """Lightning brings together what training_step() has logged after it has evaluated."""
+    names = [code.co_filename for code in codes]
+    fits = any(name.endswith("loops/fit_loop.py") for name in names)
+    return fits and not any(name.endswith("loops/evaluation_loop.py") for name in names)
 
 
 # ------------------------------------------------------------------ what is a call about?

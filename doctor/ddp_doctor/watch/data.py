@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import Batch, Cut, Drew, EpochBegan, EpochEnded, Seeded
 from .batch import note_batch_words
-from .lines import HERE, callers, here, is_script, maker_of
+from .lines import HERE, callers, here, is_made_by_library, is_script, maker_of, shown
 from .note import EVERY_STATE, PROCESS, now, quietly, write, write_from_worker
 from .patch import after, before, replace
 from .short import SHORT
@@ -43,6 +43,7 @@ class Reading:
     def reset(self):
         self.loaders = weakref.WeakKeyDictionary()  # their numbers
         self.made = weakref.WeakKeyDictionary()  # loader or sampler -> line of its constructor
+        self.loaders_of = {}  # id of a data set -> line of the script's first loader of it
         self.iterators = weakref.WeakKeyDictionary()  # iterator -> loader and its number
         self.positions = weakref.WeakKeyDictionary()  # iterator -> those of its subsets
         self.asked = weakref.WeakKeyDictionary()  # iterator -> indices of batches not yet given
@@ -56,8 +57,9 @@ EVERY_STATE.append(READING)
 
 
 def install():
-    replace(DataLoader, "__init__", before(note_made))
+    replace(DataLoader, "__init__", before(note_loader))
     replace(DistributedSampler, "__init__", before(note_made))
+    replace(Subset, "__init__", before(note_made))
     replace(DataLoader, "__iter__", after(note_epoch))
     replace(_BaseDataLoaderIter, "_reset", before(note_reset))
     replace(_BaseDataLoaderIter, "_next_index", after(note_index))
@@ -73,7 +75,17 @@ def evaluates():
 
 
 def note_made(thing, *args, **kwargs):
-    READING.made[thing] = maker_of(thing)
+    """A sampler that a framework makes has no line that the reader could change."""
+    READING.made[thing] = "" if is_made_by_library(thing) else maker_of(thing)
+
+
+def note_loader(loader, dataset=None, *args, **kwargs):
+    """A framework may make a loader like that of the script: the line is the script's."""
+    if is_made_by_library(loader):
+        READING.made[loader] = READING.loaders_of.get(id(dataset), "")
+        return
+    READING.made[loader] = maker_of(loader)
+    READING.loaders_of[id(dataset)] = READING.made[loader]
 
 
 def note_mode(module, mode=True):
@@ -120,6 +132,8 @@ def note_epoch(iterator, loader):
         called_from=callers(),
         made=READING.made.get(loader, ""),
         sampler_made=READING.made.get(divider, "") if is_divider(divider) else "",
+        subset_made=subset_made(loader.dataset),
+        streams="" if countable else first_line_of(type(loader.dataset).__iter__),
     )
     write(event)
     if not READING.looked and not evaluates():
@@ -133,6 +147,22 @@ def length_of(loader):
         return len(loader)
     except TypeError:
         return None
+
+
+def subset_made(dataset):
+    """The line of the innermost subset. random_split() makes its subsets by itself."""
+    line = ""
+    while isinstance(dataset, Subset):
+        line = READING.made.get(dataset, "")
+        dataset = dataset.dataset
+    return line
+
+
+def first_line_of(function):
+    code = getattr(function, "__code__", None)
+    if code is None or not is_script(code.co_filename):
+        return ""
+    return f"{shown(code.co_filename)}:{code.co_firstlineno}"
 
 
 def samplers_of(loader):

@@ -69,6 +69,18 @@ def maker_of(thing):
     return ""
 
 
+def is_made_by_library(thing):
+    """Does a package construct this object, and not a line of the reader? PyTorch passes it on."""
+    for frame, _ in walk_stack(sys._getframe(1)):
+        code = frame.f_code
+        if code.co_filename.startswith((HERE, TORCH)):
+            continue
+        is_own = code.co_name == "__init__" and code.co_argcount > 0
+        if not is_own or frame.f_locals.get(code.co_varnames[0]) is not thing:
+            return not is_script(code.co_filename)
+    return False
+
+
 def script_files():
     """The files of the script's own modules that have been imported by now."""
     names = []

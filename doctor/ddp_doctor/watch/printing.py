@@ -11,9 +11,9 @@ from types import ModuleType
 import torch
 
 from ..run.digits import NUMBER, agrees
-from ..run.events import Printed
+from ..run.events import Asked, Printed
 from .data import evaluates
-from .lines import here, line_of, script_frames
+from .lines import callers, here, line_of, script_frames
 from .note import EVERY_STATE, now, quietly, write
 from .patch import before, replace
 
@@ -54,6 +54,7 @@ def of_lightning(module, name, value, *args, **kwargs):
 def of_lightning_values(module, values, *args, sync_dist=False, **kwargs):
     """With sync_dist Lightning brings the values of the ranks together. A metric does it itself."""
     if sync_dist:
+        write(Asked(now(), here(), callers()))
         return ""
     words = []
     for name, value in values.items():

@@ -30,13 +30,14 @@ from ..run.events import (
     Loose,
     Parameters,
     Plateau,
+    Restored,
     ScalerStepped,
     Scheduled,
     Step,
     Totals,
     Wrapped,
 )
-from .lines import callers, here, line_of, script_frames, shown, tree_of
+from .lines import callers, here, line_of, maker_of, script_frames, shown, tree_of
 from .note import EVERY_STATE, PROCESS, now, quietly, tell_later, waiting, write
 from .patch import after, before, is_recorded, replace
 from .tensors import checksum, fingerprint, fingerprints, is_plain, random_states, weighted_sums
@@ -55,6 +56,7 @@ class Training:
         self.in_ddp = {}  # a weak reference to each parameter that DDP averages, by its id
         self.numbers = {}  # of optimizers, by the ids of their parameters
         self.optimizers = weakref.WeakKeyDictionary()  # their numbers
+        self.lines_made = weakref.WeakKeyDictionary()  # optimizer -> line of its constructor
         self.made = Counter()  # steps, by the number of the optimizer
         self.joint = {}  # does DDP have parameters of it? By the number of the optimizer
         self.trained = set()  # ids of the parameters that have had a gradient
@@ -62,7 +64,7 @@ class Training:
         self.averaged = 0  # backward passes
         self.averages = False  # does the next backward pass average?
         self.no_sync = ""  # the line that called no_sync() last
-        self.lines = set()  # of forward passes
+        self.lines = set()  # of forward and backward passes
         self.phase = 0  # training passes, forward or backward, that had begun
         self.first_forward = True  # of the step that is being made
         self.marked = False  # has the graph of the next backward pass a mark?
@@ -110,7 +112,8 @@ def install():
     replace(torch.amp.GradScaler, "scale", after(note_scale))
     replace(torch.amp.GradScaler, "unscale_", before(note_unscale))
     replace(torch.amp.GradScaler, "step", after(note_scaler_step))
-    replace(torch.nn.Module, "load_state_dict", before(note_loaded))
+    replace(torch.nn.Module, "load_state_dict", after(note_loaded))
+    replace(torch.optim.Optimizer, "__init__", before(note_optimizer))
     for kind in (LRScheduler, *LRScheduler.__subclasses__()):
         if "step" in vars(kind):  # SequentialLR has a step() of its own, for example
             replace(kind, "step", after(note_schedule))
@@ -122,7 +125,8 @@ def note_ddp(_, ddp, *args, **kwargs):
     for parameter in ddp.module.parameters():
         if parameter.requires_grad:
             TRAINING.in_ddp[id(parameter)] = weakref.ref(parameter)
-    write(Wrapped(now(), here(), get_process_group_ranks(ddp.process_group)))
+    ranks = get_process_group_ranks(ddp.process_group)
+    write(Wrapped(now(), here(), ranks, ddp.broadcast_buffers))
 
 
 def note_no_sync(*args, **kwargs):
@@ -133,8 +137,15 @@ def note_loose(*args, **kwargs):
     write(Loose(now(), here()))
 
 
-def note_loaded(*args, **kwargs):
+def note_loaded(_, module, *args, **kwargs):
     TRAINING.loaded = PROCESS.step
+    prints = fingerprints(module.parameters())
+    state = prints.sum() if isinstance(prints, torch.Tensor) else 0
+    write(Restored(now(), here(), callers(), state))
+
+
+def note_optimizer(optimizer, *args, **kwargs):
+    TRAINING.lines_made[optimizer] = maker_of(optimizer)
 
 
 # ------------------------------------------------------------------ forward and backward
@@ -166,10 +177,16 @@ def note_forward(ddp, args, kwargs):
             inputs = fingerprint(thinned(tensors[0]))
         TRAINING.first_forward = False
     at = here()
-    lines = [] if at in TRAINING.lines else callers()
-    TRAINING.lines.add(at)
     sends = ddp.will_sync_module_buffers()
-    write(Forward(now(), at, training, samples, inputs, sends, lines))
+    write(Forward(now(), at, training, samples, inputs, sends, callers_once(at)))
+
+
+def callers_once(at):
+    """The lines that led to this one, if it is new."""
+    if at in TRAINING.lines:
+        return []
+    TRAINING.lines.add(at)
+    return callers()
 
 
 def thinned(tensor):
@@ -217,9 +234,10 @@ def note_backward(tensors):
         _, node, loss = TRAINING.scaled
     TRAINING.scaled = None
     factor, node = factor_of(node)
+    at = here()
     event = Backward(
         now(),
-        at=here(),
+        at=at,
         averages=TRAINING.averages,
         loss=loss.float().sum() if loss.numel() == 1 else None,
         factor=factor,
@@ -227,6 +245,7 @@ def note_backward(tensors):
         targets=quietly(targets_of, node, factor) if node is not None else None,
         scaled=scaled,
         no_sync="" if TRAINING.averages else TRAINING.no_sync,
+        called_from=callers_once(at),
     )
     write(event)
 
@@ -400,7 +419,8 @@ def number_of(optimizer, parameters):
         sizes = [parameter.numel() for parameter in parameters]
         plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
         TRAINING.joint[number] = any(in_ddp)
-        write(Parameters(now(), number, sizes, in_ddp, plain))
+        made = TRAINING.lines_made.get(optimizer, "")
+        write(Parameters(now(), number, sizes, in_ddp, plain, made))
     TRAINING.optimizers[optimizer] = number
     return number
 
@@ -457,7 +477,9 @@ def note_end():
 # ------------------------------------------------------------------ schedules
 
 # Numbers of the script or of transformers which say how long a schedule is.
-LENGTHS = re.compile("(num|max|total|n)_?(train(ing)?_?)?(steps|iters|iterations|updates)", re.I)
+LENGTHS = re.compile(
+    "(num|max|total|n)_?(train(ing)?_?)?(steps|iters|iterations|updates)|total|t_total", re.I
+)
 
 
 def note_schedule(_, scheduler, *args, **kwargs):

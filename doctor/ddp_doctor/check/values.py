@@ -1,0 +1,584 @@
+"""Reads the script: in which line was a value made that another line uses?
+
+Only what the text of one file says is followed: the nearest assignment above in the same function,
+the only assignment of the file, or the argument of the only call of a function. Where two lines are
+possible, the answer is an empty text.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+
+from .source import RANK, asks, blocks_of, has, loops_around, parted, tree_of
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NAMES = (ast.Name, ast.Attribute)
+WORLD = re.compile(r"world|num_processes|num_replicas|n_?gpus?\b|ngpus|device_count|n_ranks", re.I)
+LOSS_FUNCTIONS = ("training_step", "compute_loss")  # of Lightning, and of the Trainer
+UNCHANGED = ("scale", "float", "mean", "sum", "to", "squeeze")  # methods: the loss is before them
+
+
+@dataclass(frozen=True)
+class Value:
+    """An expression that stands in this line of a file."""
+
+    file: str
+    number: int
+    node: ast.expr
+
+    @property
+    def line(self):
+        return f"{self.file}:{self.number}"
+
+
+# ------------------------------------------------------------------ functions and calls
+
+
+def function_around(file, number):
+    """The innermost function that has this line, or the whole file."""
+    found = tree_of(file)
+    for node in ast.walk(found):
+        if isinstance(node, FUNCTIONS) and has(node, number):
+            found = node
+    return found
+
+
+def called(call):
+    """The name of the function or method that is called."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def calls_at(line, names=()):
+    """The calls that have this line, the outer ones first."""
+    file, number = parted(line)
+    calls = []
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Call) and has(node, number):
+            if not names or called(node) in names:
+                calls.append(node)
+    return calls
+
+
+def calls_of(names, files):
+    """-> [(file, call)] of all calls of functions and methods with these names."""
+    found = []
+    for file in sorted(files):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.Call) and called(node) in names:
+                found.append((file, node))
+    return found
+
+
+def only_call(names, files):
+    """The line of the only call of functions or methods of these names, or an empty text."""
+    calls = calls_of(names, files)
+    return f"{calls[0][0]}:{calls[0][1].lineno}" if len(calls) == 1 else ""
+
+
+def argument(call, place, *names):
+    """An argument of a call, by its place or its names. None: it has no such argument."""
+    for keyword in call.keywords:
+        if keyword.arg in names:
+            return keyword.value
+    starred = any(isinstance(one, ast.Starred) for one in call.args)
+    if place is not None and not starred and place < len(call.args):
+        return call.args[place]
+    return None
+
+
+def argument_of(line, callees, place, *names):
+    """The argument of the outermost such call in this line, as a Value, or None."""
+    for call in calls_at(line, callees):
+        node = argument(call, place, *names)
+        if node is not None:
+            return Value(parted(line)[0], node.lineno, node)
+    return None
+
+
+# ------------------------------------------------------------------ assignments
+
+
+def targets_of(node):
+    """What this statement gives a value to."""
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.NamedExpr)):
+        targets = [node.target]
+    else:
+        return []
+    parts = []
+    for target in targets:
+        parts += target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    return parts
+
+
+def assignments(scope, name):
+    """The statements that give this name a value, in their order."""
+    found = []
+    for node in ast.walk(scope):
+        if any(ast.unparse(target) == name for target in targets_of(node)):
+            found.append(node)
+    return sorted(found, key=lambda node: node.lineno)
+
+
+def made(value):
+    """The Value of the expression that a name stands for. Others stand for themselves."""
+    if not isinstance(value.node, NAMES):
+        return value
+    name = ast.unparse(value.node)
+    scope = function_around(value.file, value.number)
+    above = [node for node in assignments(scope, name) if node.end_lineno < value.number]
+    if above:
+        return value_given(value.file, above[-1], name)
+    if isinstance(scope, FUNCTIONS) and name in parameters(scope):
+        return argument_of_only_call(value.file, scope, name)
+    everywhere = assignments(tree_of(value.file), name)
+    return value_given(value.file, everywhere[0], name) if len(everywhere) == 1 else None
+
+
+def value_given(file, statement, name):
+    node = getattr(statement, "value", None)
+    if node is None:
+        return None
+    if isinstance(statement, ast.AugAssign):
+        node = ast.BinOp(statement.target, statement.op, node)
+    for target in getattr(statement, "targets", []):
+        if isinstance(target, ast.Tuple) and isinstance(node, ast.Tuple):
+            for part, given in zip(target.elts, node.elts):
+                if ast.unparse(part) == name:
+                    return Value(file, statement.lineno, given)
+    return Value(file, statement.lineno, node)
+
+
+def parameters(function):
+    given = function.args
+    return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def argument_of_only_call(file, function, name):
+    calls = [call for _, call in calls_of((function.name,), {file})]
+    if len(calls) != 1:
+        return None
+    names = parameters(function)
+    place = names.index(name) - (names[0] == "self")
+    node = argument(calls[0], place, name)
+    return Value(file, node.lineno, node) if node is not None else None
+
+
+def made_first(value, most=5):
+    """The Value that a name stands for, through further names and calls of functions."""
+    while value is not None and isinstance(value.node, NAMES) and most:
+        value = made(value)
+        most -= 1
+    return value
+
+
+def line_made(value):
+    """The line in which an argument was made: its own, if it is no name."""
+    if value is None:
+        return ""
+    first = made(value)
+    return first.line if first is not None else ""
+
+
+def parts_of(value, depth=4):
+    """All nodes of an expression and of those that its names stand for."""
+    for node in ast.walk(value.node):
+        yield node
+        if isinstance(node, NAMES) and depth:
+            inner = made(Value(value.file, value.number, node))
+            if inner is not None:
+                yield from parts_of(inner, depth - 1)
+
+
+# ------------------------------------------------------------------ the loss
+
+
+def loss_line(at, files):
+    """The line that computes the loss of the backward pass in this line."""
+    values = [loss_given(at, call) for call in calls_at(at, ("backward", "manual_backward"))]
+    if not values:  # a framework calls backward()
+        values = losses_returned(files)
+    lines = {loss_made(value) for value in values}
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def loss_given(at, call):
+    file, _ = parted(at)
+    node = call.args[0] if call.args else call.func.value
+    return Value(file, node.lineno, node)
+
+
+def losses_returned(files):
+    """What the only function of a framework's name for it returns."""
+    functions = []
+    for file in sorted(files):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, FUNCTIONS) and node.name in LOSS_FUNCTIONS:
+                functions.append((file, node))
+    if len(functions) != 1:
+        return []
+    file, function = functions[0]
+    found = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            found.append(Value(file, node.lineno, returned_loss(node.value)))
+    return found
+
+
+def returned_loss(node):
+    """`return {"loss": loss}`, `return (loss, outputs) if return_outputs else loss`"""
+    if isinstance(node, ast.IfExp):
+        return node.orelse
+    if isinstance(node, ast.Tuple):
+        return node.elts[0]
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values):
+            if getattr(key, "value", "") == "loss":
+                return value
+    return node
+
+
+def loss_made(value, most=8):
+    """Back through `/ steps`, `.mean()`, scaler.scale(loss) and names to a call or a formula."""
+    while value is not None and most:
+        most -= 1
+        node = value.node
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
+            inner = node.left
+        elif isinstance(node, ast.Call) and called(node) in UNCHANGED and node.args:
+            inner = node.args[0]
+        elif isinstance(node, ast.Call) and called(node) in UNCHANGED:
+            inner = getattr(node.func, "value", None)
+        elif isinstance(node, NAMES):
+            value = made(value)
+            continue
+        else:
+            return value.line
+        if not isinstance(inner, (*NAMES, ast.Call, ast.BinOp)):
+            return value.line
+        value = Value(value.file, value.number, inner)
+    return ""
+
+
+# ------------------------------------------------------------------ a result of an evaluation
+
+
+def result_line(line):
+    """After the loop over the data in this line: the only line of its function that divides."""
+    file, number = parted(line)
+    function = function_around(file, number)
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and has(node, number)]
+    starts = [loop for loop in loops if loop.iter.lineno <= number <= loop.iter.end_lineno]
+    if len(starts) != 1 or not isinstance(function, FUNCTIONS):
+        return ""
+    return only_result(file, function, after=starts[0].end_lineno)
+
+
+def loops_over(line):
+    """Does the script itself loop over the data in this line?"""
+    file, number = parted(line)
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, (ast.For, ast.comprehension)):
+            if node.iter.lineno <= number <= node.iter.end_lineno:
+                return True
+    return False
+
+
+def only_result(file, function, after):
+    lines = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt) and node.lineno > after and not blocks_of(node):
+            if any(divides(part) for part in ast.walk(node)):
+                lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def divides(node):
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Div)
+    return isinstance(node, ast.Call) and called(node) in ("mean", "compute", "average")
+
+
+ENDS = re.compile(r"on_(validation|test)_epoch_end|(validation|test)_epoch_end")
+
+
+def result_of_framework(files):
+    """The only line that divides in a function that Lightning calls at the end of an evaluation."""
+    functions = []
+    for file in sorted(files):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, FUNCTIONS) and ENDS.fullmatch(node.name):
+                functions.append((file, node))
+    if len(functions) != 1:
+        return ""
+    file, function = functions[0]
+    return only_result(file, function, after=function.lineno)
+
+
+# ------------------------------------------------------------------ seeds of workers
+
+SEEDS = {"torch": "torch.manual_seed", "numpy": "seed", "random": "random.seed"}
+
+
+def seeding_in(function, generators):
+    """The only line of a worker_init_fn that seeds one of these generators."""
+    if function is None:
+        return ""
+    name = ast.unparse(function.node).rpartition(".")[2]
+    lines = set()
+    for node in ast.walk(tree_of(function.file)):
+        if not isinstance(node, FUNCTIONS) or node.name != name:
+            continue
+        for call in filter(is_call, ast.walk(node)):
+            text = ast.unparse(call.func)
+            words = "np." in text or "numpy." in text
+            for generator in generators:
+                fits = text.endswith(SEEDS[generator]) and words == (generator == "numpy")
+                if fits:
+                    lines.add(f"{function.file}:{call.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+# ------------------------------------------------------------------ models, rates, batches
+
+
+def model_made(line):
+    """The line of the model whose parameters the optimizer of this line gets."""
+    models = set()
+    for call in calls_at(line):
+        for inner in [*call.args, *(keyword.value for keyword in call.keywords)]:
+            for node in ast.walk(inner):
+                if isinstance(node, ast.Call) and called(node) == "parameters":
+                    models.add((node.lineno, ast.unparse(node.func.value)))
+    if len({name for _, name in models}) != 1:
+        return ""
+    number, name = models.pop()
+    file, _ = parted(line)
+    node = ast.parse(name, mode="eval").body
+    value = Value(file, number, node)
+    first = made_first(value)
+    is_call = first is not None and isinstance(first.node, ast.Call)
+    return first.line if is_call else ""
+
+
+def rate_of(line):
+    """The learning rate in the constructor of an optimizer, as a Value."""
+    for call in calls_at(line):
+        node = argument(call, None, "lr")
+        if node is None and len(call.args) > 1 and asks(call.args[0], re.compile("param")):
+            node = call.args[1]
+        if node is not None:
+            return Value(parted(line)[0], node.lineno, node)
+    return None
+
+
+def times_world(value, depth=4):
+    """How often is the number of ranks a factor in this expression?"""
+    return sum(is_of_world(node, ast.Mult) for node in parts_of(value, depth))
+
+
+def over_world(value):
+    return any(is_of_world(node, (ast.Div, ast.FloorDiv)) for node in parts_of(value))
+
+
+def is_of_world(node, operations):
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, operations):
+        return False
+    sides = [node.right, node.left] if isinstance(node.op, ast.Mult) else [node.right]
+    return any(is_number_of_ranks(side) for side in sides)
+
+
+def is_number_of_ranks(node):
+    """`world_size`, `args.world_size`, `dist.get_world_size()`, and nothing more."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return isinstance(node, NAMES) and asks(node, WORLD)
+
+
+LENGTH = re.compile(
+    r"((num|max|total|n)_)?(train(ing)?_)?(steps|iters|iterations|updates)|total", re.I
+)
+
+
+def length_assigned(files):
+    """The only line of these files that computes a number of steps from a len()."""
+    lines = set()
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            names = [ast.unparse(target).rpartition(".")[2] for target in targets_of(node)]
+            value = node.value if isinstance(node, ast.Assign) else None
+            if value is not None and any(map(LENGTH.fullmatch, names)):
+                if any(called(call) == "len" for call in ast.walk(value) if is_call(call)):
+                    lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def is_call(node):
+    return isinstance(node, ast.Call)
+
+
+# ------------------------------------------------------------------ how a rank left a loop
+
+
+def decision(inside, outside):
+    """By which line did a rank leave a loop in which another one is?
+
+    `inside` and `outside` are the lines in which the two are, with their callers. The answer is
+    the line that made the value which the only `if` with a `break` or `return` tests.
+    """
+    left = []
+    for line in inside:
+        for loop in loops_around(line):
+            file = parted(line)[0]
+            is_common = any(parted(o)[0] == file and has(loop, parted(o)[1]) for o in outside)
+            if not is_common and (file, loop) not in left:
+                left.append((file, loop))
+    exits = []
+    for file, loop in left:
+        for node in ast.walk(loop):
+            if isinstance(node, ast.If) and leaves(node, loop):
+                exits.append((file, loop, node))
+    if len({(file, node.lineno) for file, _, node in exits}) != 1:
+        return ""
+    file, loop, test = exits[0]
+    if asks(test.test, RANK):
+        return f"{file}:{test.lineno}"
+    return decided_by(file, loop, test) or f"{file}:{test.lineno}"
+
+
+def leaves(test, loop):
+    """Does this `if` end the loop? A break within an inner loop ends only that one."""
+    for statement in test.body:
+        if isinstance(statement, ast.Return):
+            return True
+        if isinstance(statement, ast.Break):
+            inner = [one for one in ast.walk(loop) if isinstance(one, (ast.For, ast.While))]
+            around = [one for one in inner if has(one, statement.lineno)]
+            return max(around, key=lambda one: one.lineno) is loop
+    return False
+
+
+def decided_by(file, loop, test):
+    """The only call in the loop whose result leads to the tested value."""
+    names = names_in(test.test)
+    known = set()
+    lines = set()
+    while names:
+        name = names.pop()
+        if name in known:
+            continue
+        known.add(name)
+        for statement in assignments(loop, name):
+            value = getattr(statement, "value", None)
+            if isinstance(value, ast.Call) and called(value) not in ("min", "max", "float", "int"):
+                lines.add(f"{file}:{statement.lineno}")
+            elif value is not None:
+                names |= names_in(value)
+                for node in ast.walk(loop):
+                    if isinstance(node, ast.If) and has(node, statement.lineno):
+                        names |= names_in(node.test)
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def names_in(node):
+    return {ast.unparse(one) for one in ast.walk(node) if isinstance(one, NAMES)}
+
+
+# ------------------------------------------------------------------ what only some ranks change
+
+CHANGING = ("load_state_dict", "update_parameters", "clip_grad_norm_", "clip_grad_value_")
+IN_PLACE = re.compile(r"(copy|lerp|mul|add|sub|div|fill|normal|uniform|clamp|zero)_")
+OF_A_MODEL = re.compile(r"parameters\(\)|state_dict\(\)|\.data\b|\.weight|\.bias|buffers\(\)")
+
+
+def guarded_change(files):
+    """The only `if` by the rank in which weights are changed, also by a function of these files."""
+    changing = {}
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, FUNCTIONS):
+                changing[node.name] = changing.get(node.name, False) or changes(node)
+    guards = set()
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if not isinstance(node, ast.If) or not asks(node.test, RANK):
+                continue
+            for statement in node.body:
+                calls = [one for one in ast.walk(statement) if isinstance(one, ast.Call)]
+                if changes(statement) or any(changing.get(called(call)) for call in calls):
+                    guards.add(f"{file}:{node.lineno}")
+    return guards.pop() if len(guards) == 1 else ""
+
+
+def changes(scope):
+    """Does it change weights in place, by load_state_dict(), or by a loop over parameters?"""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Call) and called(node) in CHANGING:
+            return True
+        if isinstance(node, ast.For) and OF_A_MODEL.search(ast.unparse(node.iter)):
+            if any(is_in_place(inner) for inner in ast.walk(node)):
+                return True
+        if is_in_place(node) and OF_A_MODEL.search(ast.unparse(node)):
+            return True
+    return False
+
+
+def is_in_place(node):
+    if isinstance(node, ast.Call):
+        return IN_PLACE.fullmatch(called(node)) is not None
+    targets = targets_of(node) if isinstance(node, (ast.Assign, ast.AugAssign)) else []
+    return any(getattr(target, "attr", "") == "data" for target in targets)
+
+
+def guarded_call(line, name):
+    """In the file of this line: the `if` around the only call of this function."""
+    file, _ = parted(line)
+    calls = [call for _, call in calls_of((name,), {file})]
+    if len(calls) != 1:
+        return ""
+    tests = []
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.If) and has(node, calls[0].lineno):
+            tests.append(node)
+    inner = [node for node in tests if "__name__" not in ast.unparse(node.test)]
+    return f"{file}:{inner[-1].lineno}" if inner else ""
+
+
+# ------------------------------------------------------------------ an order that differs
+
+UNORDERED = ("listdir", "scandir", "glob", "iglob", "iterdir", "rglob")
+ORDERS = ("sorted", "len", "sum", "min", "max", "any", "all", "set", "sort")
+
+
+def unordered(files):
+    """The only line that takes the order of a set or a folder: it may differ between ranks."""
+    lines = set()
+    for file in files:
+        tree = tree_of(file)
+        safe = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and called(node) in ORDERS:
+                safe.update(id(inner) for inner in ast.walk(node) if inner is not node)
+        for node in ast.walk(tree):
+            if id(node) not in safe and gives_no_order(node):
+                lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def gives_no_order(node):
+    """os.listdir(), a loop over a set, list(set(...))"""
+    if isinstance(node, ast.Call) and called(node) in UNORDERED:
+        return True
+    taken = []
+    if isinstance(node, ast.Call) and called(node) in ("list", "tuple", "enumerate"):
+        taken = node.args[:1]
+    elif isinstance(node, (ast.For, ast.comprehension)):
+        taken = [node.iter]
+    return any(is_set(one) for one in taken)
+
+
+def is_set(node):
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "id", "") in ("set", "frozenset")
+    return isinstance(node, (ast.Set, ast.SetComp))
