@@ -619,6 +619,9 @@ def parts_of(run, team):
             if results(rank, epoch):
                 joined.add(epoch.began.at)
     for epochs in meetings:
+        # Where a run broke off, its results may have been about to come together.
+        if not run.ended_well and not all(map(goes_on, team, epochs)):
+            continue
         sets = sets_of(epochs)
         if max(map(len, sets)) >= 0.9 * len(set.union(*sets)) or not of_one_set(epochs):
             continue
@@ -659,6 +662,11 @@ def places_of_result(run, rank, epoch):
         return at, result
     shown = [event.at for event in until_training(rank, epoch, Printed)]
     return (shown[0] if shown else at), result_of_framework(files_of(run))
+
+
+def goes_on(rank, epoch):
+    """Did this rank train after this evaluation?"""
+    return any(isinstance(event, Backward) for event in rank.events[epoch.over :])
 
 
 def lines_logged_apart(team, epochs):

@@ -36,6 +36,7 @@ from .values import (
     only_call,
     over_world,
     rate_of,
+    reduced_to_one,
     times_world,
 )
 
@@ -203,9 +204,15 @@ def line_of_rate(run, optimizer, row):
         return line_made(rate_of(optimizer.parameters.made)) or optimizer.parameters.made
     values = [[event.value for event in rank.all(Plateau)] for rank in row.ranks]
     if any(own != values[0] for own in values):
-        return run.all(Plateau)[0].at
+        return line_of_value(run, run.all(Plateau)[0].at)
     assigned = assignment_of("lr", files_of(run))
     return guard_of([assigned]) or assigned
+
+
+def line_of_value(run, at):
+    """The dist.reduce() of the value that ReduceLROnPlateau gets in this line, or this line."""
+    value = argument_of(at, ("step",), 0, "metrics")
+    return reduced_to_one(line_made(value), files_of(run)) or at
 
 
 def step_of_schedule(run):
@@ -235,7 +242,7 @@ def different_decisions(run):
                 met[0].at,
                 seen=f"ReduceLROnPlateau got other values on each rank: {each}",
                 fine="the ranks decide alike all the same",
-                comes_from=met[0].at,
+                comes_from=line_of_value(run, met[0].at),
             )
 
 

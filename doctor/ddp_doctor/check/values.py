@@ -75,6 +75,22 @@ def only_call(names, files):
     return f"{calls[0][0]}:{calls[0][1].lineno}" if len(calls) == 1 else ""
 
 
+def reduced_to_one(line, files):
+    """Does this line, or the function that it calls, use dist.reduce(), whose sum one rank gets?
+
+    The line of the only such call, or an empty text. Accelerate's reduce() gives it to all.
+    """
+    calls = calls_of(("reduce",), files)
+    own = [(file, call) for file, call in calls if "dist" in ast.unparse(call.func)]
+    if len(own) != 1 or not line:
+        return ""
+    file, call = own[0]
+    function = function_around(file, call.lineno)
+    names = {called(one) for one in calls_at(line)}
+    is_here = function_around(*parted(line)) is function
+    return f"{file}:{call.lineno}" if is_here or getattr(function, "name", "") in names else ""
+
+
 def argument(call, place, *names):
     """An argument of a call, by its place or its names. None: it has no such argument."""
     for keyword in call.keywords:

@@ -22,7 +22,7 @@ from ..run.facts import op_of, state
 from ..run.words import per_rank, short
 from .findings import Finding
 from .source import assignment_of, files_of, guard_of
-from .values import decision, guarded_call
+from .values import decision, guarded_call, reduced_to_one
 
 # Errors that follow from what another rank did.
 LOST = re.compile("closed by peer|reset by peer|timed? ?out|broken pipe|connection|preamble", re.I)
@@ -76,17 +76,33 @@ def waited_in_vain(run):
 def met_another_call(run):
     """A call that only some ranks make met another call, and a rank raised for that."""
     if not run.ended_well and run.all(Raised) and not stuck_ranks(run):
-        one, other, call = further_call(run)
-        lines = callers_of(call, run) if call is not None else []
-        origin = guard_of([call.at, *lines]) if call is not None else ""
-        if origin:
-            yield Finding(
-                "one-rank-communicates",
-                call.at,
-                seen=f"rank {one} made the call {op_of(call)} here, rank {other} did not, and their"
-                " next calls met",
-                comes_from=origin,
-            )
+        for rank, call in unmatched_calls(run):
+            origin = guard_of([call.at, *callers_of(call, run)])
+            if origin:
+                yield Finding(
+                    "one-rank-communicates",
+                    call.at,
+                    seen=f"rank {rank.number} made the call {op_of(call)} here, which met another"
+                    " call, and no other rank ever made this one",
+                    comes_from=origin,
+                )
+
+
+def unmatched_calls(run):
+    """Of the first calls of the ranks that differ: those of a place that one rank alone came to.
+
+    The calls that they met are of places to which this rank came as well.
+    """
+    calls = [shared_calls(rank) for rank in run.ranks]
+    for met in zip(*calls):
+        if len({place_of(call) for call in met}) == 1:
+            continue
+        for rank, own, call in zip(run.ranks, calls, met):
+            others = [known for known in calls if known is not own]
+            alone = not any(count(known, place_of(call)) for known in others)
+            if alone and all(count(own, place_of(other)) for other in met):
+                yield rank, call
+        return
 
 
 def parted_by(run, inner):
@@ -97,7 +113,7 @@ def parted_by(run, inner):
         outside = lines_in(rank.waits, run) if rank.waits else []
         found = decision(lines_in(inner.waits, run), outside)
         if found:
-            return found
+            return reduced_to_one(found, files_of(run)) or found
     for name in STOPS:
         line = assignment_of(name, files_of(run))
         if line:
