@@ -17,7 +17,7 @@ from .values import (
     line_made,
     loops_over,
     made,
-    only_call,
+    not_prepared,
     result_line,
     result_of_framework,
     seeding_in,
@@ -143,7 +143,7 @@ def undivided(run, began):
     told = keyword_of("use_distributed_sampler", False, files_of(run))
     sampler = argument_of(began.made, ("DataLoader",), None, "sampler", "batch_sampler")
     own = began.sampler_made or line_made(sampler)
-    return told or own or only_call(("prepare",), files_of(run)) or began.made
+    return told or own or not_prepared(began.at, files_of(run)) or began.made
 
 
 def is_repeated(epochs):

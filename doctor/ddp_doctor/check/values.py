@@ -301,6 +301,33 @@ def loops_over(line):
     return False
 
 
+def not_prepared(line, files):
+    """Which line should have given the loader of the loop in this line to Accelerate's prepare()?
+
+    If prepare() has the name of the loader, the name was given another loader further below.
+    """
+    prepared = only_call(("prepare",), files)
+    file, number = parted(line)
+    if not prepared or parted(prepared)[0] != file:
+        return prepared
+    call = calls_at(prepared, ("prepare",))[0]
+    given = {ast.unparse(argument) for argument in call.args}
+    for loop in ast.walk(function_around(file, number)):
+        if isinstance(loop, ast.For) and loop.iter.lineno <= number <= loop.iter.end_lineno:
+            for name in given & names_in(loop.iter):
+                return loader_given_below(file, call, name, loop.lineno)
+    return prepared
+
+
+def loader_given_below(file, call, name, before):
+    scope = function_around(file, call.lineno)
+    below = []
+    for node in assignments(scope, name):
+        if call.end_lineno < node.lineno < before:
+            below.append(node)
+    return f"{file}:{below[-1].lineno}" if below else ""
+
+
 def only_result(file, function, after):
     lines = set()
     for node in ast.walk(function):

@@ -333,9 +333,13 @@ def crossed_order(run):
     yield from crossed_words(run, calls)
 
 
+def path_of(call):
+    return (call.at, *call.called_from)
+
+
 def guard_of_calls(calls):
     """The `if` by the rank around the first call that has one."""
-    return next(filter(None, (guard_of([call.at, *call.called_from]) for call in calls)), "")
+    return next(filter(None, (guard_of([*path_of(call)]) for call in calls)), "")
 
 
 def all_make(met, calls, number):
@@ -365,7 +369,8 @@ def crossed_words(run, calls):
         if not same or all(own == words[0] for own in words):
             continue
         each = per_rank(run.ranks, [f"({short(own, 3)})" for own in words])
-        apart = [met for met in zip(*calls) if len({call.at for call in met}) > 1]
+        # The same line may be called from different lines, if a function of the script has it.
+        apart = [met for met in zip(*calls) if len({path_of(call) for call in met}) > 1]
         yield Finding(
             "crossed-order",
             lines[op, name],

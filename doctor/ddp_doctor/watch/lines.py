@@ -69,6 +69,16 @@ def maker_of(thing):
     return ""
 
 
+def outside(thing):
+    """The line that calls this object from outside: the object's own methods only pass it on."""
+    for frame in script_frames():
+        code = frame.f_code
+        is_own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is thing
+        if not is_own:
+            return line_of(frame)
+    return here()
+
+
 def is_made_by_library(thing):
     """Does a package construct this object, and not a line of the reader? PyTorch passes it on."""
     for frame, _ in walk_stack(sys._getframe(1)):

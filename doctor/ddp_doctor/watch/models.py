@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import Bypassed, Computes
-from .lines import function_of, here, script_frames
+from .lines import function_of, here, outside, script_frames
 from .note import EVERY_STATE, PROCESS, now, quietly, write
 from .patch import after, before, is_recorded, replace
 from .steps import TRAINING, is_in_ddp
@@ -91,7 +91,7 @@ def before_module(module, inputs):
 def note_bypass(module):
     """A model that DDP has wrapped computes. Is it DDP that calls it?"""
     if module in LOOKING.wrapped and "forward" not in PROCESS.waits_in:
-        write(Bypassed(now(), here()))
+        write(Bypassed(now(), outside(module)))
 
 
 def note_ddp(_, ddp, *args, **kwargs):
