@@ -35,9 +35,9 @@ def train(device):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # In each step DataParallel copies the model to every GPU, splits the batch among the GPUs, and
-    # gathers the outputs on the first GPU. Backward adds the gradients of the copies to those of
-    # the model on the first GPU. With fewer than two GPUs the wrapper only calls the model. Only
-    # training calls the wrapper. The bare model has the weights, and it is tested and saved.
+    # gathers the outputs on the first GPU. The loss there is the mean over the whole batch, so
+    # backward adds up the gradients of the copies. With fewer than two GPUs the wrapper only calls
+    # the model. Only training calls the wrapper. The test and torch.save use the model itself.
     dp_model = nn.DataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

@@ -23,7 +23,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         # Through this file the ranks will find each other.
         meeting_point = f"file://{folder}/ranks"
-        # Start one process (rank) per device: worker(0, world_size, ...), worker(1, ...), ...
+        # Start the ranks: worker(0, world_size, ...), worker(1, world_size, ...), and so on.
         # mp.spawn waits until all of them have ended.
         arguments = (args.world_size, args.backend, meeting_point)
         mp.spawn(worker, args=arguments, nprocs=args.world_size)
@@ -34,7 +34,7 @@ def worker(rank, world_size, backend, meeting_point):
     if device.type == "cuda":  # Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)  # Calls that name no GPU use this one, too.
-    # Each rank draws different random numbers. A model with dropout would need this.
+    # Each rank draws different random numbers. Dropout or random augmentation would need this.
     torch.manual_seed(rank)
     # The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
     # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id).
@@ -55,8 +55,9 @@ def train(device, rank, world_size):
     # This is the batch of one rank. All ranks together still take 240 images per step, or a few
     # less.
     batch_size = 240 // world_size
-    # Each rank trains on its own part of the images. The sampler asks the group for the rank
-    # and the world size. It shuffles with the same seed on all ranks, so the parts do not overlap.
+    # Each rank trains on its own part (shard) of the images. The sampler asks the group for the
+    # rank and the world size. It shuffles with a seed of its own, the same on all ranks, so the
+    # shards do not overlap.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     # Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
@@ -76,7 +77,7 @@ def train(device, rank, world_size):
     ).to(device)
     # DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
     # training calls the wrapper. In the test a rank can have one batch more than the others, and a
-    # forward pass through the wrapper could wait for them.
+    # forward pass through the wrapper could wait for them, to copy the statistics of a BatchNorm.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

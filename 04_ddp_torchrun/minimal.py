@@ -3,8 +3,8 @@
 torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 
 --standalone means that all ranks are on this machine, and --nproc-per-node is their number: one per
-GPU. With --backend gloo at the end, ranks can share a GPU. The numbers in the comments mark the
-changes from 01_baseline/minimal.py. They are the steps of docs/your_script/adapt.md.
+GPU. With --backend gloo at the end, ranks can share a GPU. The numbered comments mark the changes
+from 01_baseline/minimal.py: the steps of docs/your_script/adapt.md, not in the order of the lines.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from torchvision import datasets, transforms
 
 def main():
     args = parse_args()
-    # 1. torchrun starts one process (rank) per device, and gives each its numbers in variables. The
-    # local rank counts from 0 on each node (machine), and the world size is the number of ranks.
+    # 1. torchrun starts the ranks, and gives each its numbers in environment variables. The local
+    # rank counts from 0 on each node (machine), and the world size is the number of ranks.
     rank = int(os.environ["RANK"])
     local_rank = int(os.environ["LOCAL_RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -30,7 +30,7 @@ def main():
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)  # Calls that name no GPU use this one, too.
-    # 2. Each rank draws different random numbers. A model with dropout would need this.
+    # 2. Each rank draws different random numbers. Dropout or random augmentation would need this.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
         load_mnist()
@@ -51,8 +51,9 @@ def train(device, rank, world_size):
     # 5a. This is the batch of one rank. All ranks together still take 240 images per step, or a few
     # less.
     batch_size = 240 // world_size
-    # 5b. Each rank trains on its own part of the images. The sampler asks the group for the rank
-    # and the world size. It shuffles with the same seed on all ranks, so the parts do not overlap.
+    # 5b. Each rank trains on its own part (shard) of the images. The sampler asks the group for the
+    # rank and the world size. It shuffles with a seed of its own, the same on all ranks, so the
+    # shards do not overlap.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
@@ -72,7 +73,7 @@ def train(device, rank, world_size):
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
     # training calls the wrapper. In the test a rank can have one batch more than the others, and a
-    # forward pass through the wrapper could wait for them.
+    # forward pass through the wrapper could wait for them, to copy the statistics of a BatchNorm.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

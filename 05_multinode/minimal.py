@@ -3,15 +3,16 @@ r"""Train a small network on MNIST: one process (rank) per device, on one or sev
 torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:29500 \
     05_multinode/minimal.py
 
-Run this command in two terminals: each of them stands in for a node. The ranks of both terminals
-take the first GPU, so add --backend gloo on a machine with GPUs. On two machines, write the name of
-the first machine instead of 127.0.0.1, and the number of GPUs after --nproc-per-node. The address
-with a free port is where the nodes meet, which is called rendezvous (rdzv). If the nodes share a
-folder for the data, run stage 1 once before.
+Run this command in two terminals: each of them represents a node. The ranks of both terminals take
+the first GPU, so add --backend gloo on a machine with GPUs. On two machines, write the name of the
+first machine instead of 127.0.0.1, and the number of GPUs after --nproc-per-node. At this address
+the nodes find each other, which is called rendezvous (rdzv). If the nodes share a folder for the
+data, run stage 1 once before, so that they do not all write the same files at the same time.
 
-If one node fails, the other one ends, too. Then run the same commands again: the training resumes
-from snapshot.pt. On several machines rank 0 may then be on another node, so run the commands in a
-folder that the nodes share. Remove the file to begin again. The comments 10 to 12 are new.
+If one node fails, both end. Run both commands again: the training resumes from snapshot.pt. With
+--max-restarts 1 only the failed node must be started again (05_multinode/README.md). On several
+machines rank 0 may then be on a different node, so run the commands in a folder that the nodes
+share. Remove the file to begin again. The comments 10 to 12 are new.
 """
 
 import argparse
@@ -28,8 +29,8 @@ from torchvision import datasets, transforms
 
 def main():
     args = parse_args()
-    # 1. torchrun starts one process (rank) per device, and gives each its numbers in variables. The
-    # local rank counts from 0 on each node (machine), and the world size is the number of ranks.
+    # 1. torchrun starts the ranks, and gives each its numbers in environment variables. The local
+    # rank counts from 0 on each node (machine), and the world size is the number of ranks.
     rank = int(os.environ["RANK"])
     local_rank = int(os.environ["LOCAL_RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
@@ -37,7 +38,7 @@ def main():
     if device.type == "cuda":  # 1b. Each rank takes a GPU of its own, if there are enough of them.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)  # Calls that name no GPU use this one, too.
-    # 2. Each rank draws different random numbers. A model with dropout would need this.
+    # 2. Each rank draws different random numbers. Dropout or random augmentation would need this.
     torch.manual_seed(rank)
     if local_rank == 0:  # 4a. One rank per node downloads the data, before it joins the others.
         load_mnist()
@@ -58,8 +59,9 @@ def train(device, rank, world_size):
     # 5a. This is the batch of one rank. All ranks together still take 240 images per step, or a few
     # less.
     batch_size = 240 // world_size
-    # 5b. Each rank trains on its own part of the images. The sampler asks the group for the rank
-    # and the world size. It shuffles with the same seed on all ranks, so the parts do not overlap.
+    # 5b. Each rank trains on its own part (shard) of the images. The sampler asks the group for the
+    # rank and the world size. It shuffles with a seed of its own, the same on all ranks, so the
+    # shards do not overlap.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
@@ -79,13 +81,12 @@ def train(device, rank, world_size):
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
     # training calls the wrapper. In the test a rank can have one batch more than the others, and a
-    # forward pass through the wrapper could wait for them.
+    # forward pass through the wrapper could wait for them, to copy the statistics of a BatchNorm.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
-    # 10. A snapshot is a file from which a run can resume. Rank 0 reads it and sends it to all
-    # ranks, so all ranks resume after the same epoch. On the other ranks, the broadcast replaces
-    # the None in the list.
+    # 10. A snapshot is a file from which a run can resume. Rank 0 reads it. The broadcast replaces
+    # the None of the other ranks by what rank 0 has read, so all resume after the same epoch.
     first_epoch = 0
     found = [None]
     if rank == 0 and os.path.exists("snapshot.pt"):
@@ -101,8 +102,8 @@ def train(device, rank, world_size):
         print(f"snapshot.pt: {first_epoch} of 2 epochs are done")
 
     for epoch in range(first_epoch, 2):
-        # 11. This seed replaces the one of change 2. It depends on the epoch, but not on what ran
-        # before it. So a resumed run draws the same random numbers as a run without a stop.
+        # 11. This seed replaces the one of change 2. It is computed from the epoch and the rank, so
+        # a resumed run draws the same random numbers as a run without a stop.
         torch.manual_seed(epoch * world_size + rank)
         sampler.set_epoch(epoch)  # 8. Without this line every epoch has the order of the first.
         model.train()
@@ -131,8 +132,7 @@ def train(device, rank, world_size):
                 "optimizer": optimizer.state_dict(),
                 "next_epoch": epoch + 1,
             }
-            # A run can be killed while it writes. So the file is written under another name, and
-            # replaces the old snapshot when it is whole.
+            # If the run is killed while it writes this file, the old snapshot is still complete.
             torch.save(snapshot, "snapshot.pt.tmp")
             os.replace("snapshot.pt.tmp", "snapshot.pt")
 
