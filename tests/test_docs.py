@@ -8,7 +8,8 @@
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
 <!-- part PATH PATH -->    lines of that difference, in its order, with "..." between them, among
                            them all that have a number (# 1., # 1b., ...)
-<!-- lines PATH PATH -->   code of that difference, without comments; "..." stands for anything
+<!-- lines PATH PATH -->   code of that difference, without comments; "..." stands for anything.
+                           Lines without + or - are in both.
 <!-- measured -->          a script of an examples/ folder is run; benchmarks/run_all.py measures it
 
 A PATH is relative to the page or to the repository's root.
@@ -119,8 +120,8 @@ def test_the_code_of_a_line_is_in_the_difference(page, paths, language, text):
     for line in text.splitlines():
         code = re.escape(line[1:].partition("  #")[0].rstrip()).replace(r"\.\.\.", ".*")
         pattern = re.compile(rf"^{code}(  #.*)?$", re.MULTILINE)
-        assert bool(pattern.search(after)) == (line[0] == "+"), line
-        assert bool(pattern.search(before)) == (line[0] == "-"), line
+        assert bool(pattern.search(after)) == (line[0] in "+ "), line
+        assert bool(pattern.search(before)) == (line[0] in "- "), line
 
 
 def numbers_of(lines):
