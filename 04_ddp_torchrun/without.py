@@ -332,7 +332,7 @@ def compare(complete, reduced):
         return "It prints more correct images than there are.", "the printed count"
     if after < 0.7 * before:
         return "It prints about half of the count.", "the printed count"
-    seen = "It prints other counts."
+    seen = "It prints different counts."
     if reduced.printed == complete.printed:
         seen = "It prints the same."
     if steps(reduced) != steps(complete):

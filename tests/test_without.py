@@ -79,7 +79,7 @@ def test_what_a_row_says(tmp_path):
     assert row(code=1, error="KeyError")[1] == "an error"
     assert row(printed=printed * 2)[1] == "who reads the output"
     assert row(printed=count(16))[1] == row(printed=count(4))[1] == "the printed count"
-    assert "other" in row(printed=count(9))[0]
+    assert "different" in row(printed=count(9))[0]
     assert "80 steps of 2 x 240 images" in row(facts={"steps": 80, "samples": 480})[0]
     assert "same-order" in row(findings=[{"key": "same-order"}])[1]
 
