@@ -54,8 +54,8 @@ check RANKS "${RANKS=$((gpus > 0 ? gpus : 1))}" 1 99999
 here=$(CDPATH='' cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=${SCRIPT:-train.py}
 [ -e "${here%/launch}/$script" ] || fail "SCRIPT: there is no $script in ${here%/launch}"
-# Restarted ranks meet again, at an address that rank 0 publishes. Without this variable they may read
-# the one of the attempt before, and find nobody there.
+# Restarted ranks meet again, at an address that the torchrun of rank 0's node publishes. Without
+# this variable they may read the one of the attempt before, and find nobody there.
 command=(env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 PYTHONUNBUFFERED=1)
 command+=(torchrun --nnodes "$nodes" --nproc-per-node "$RANKS" --max-restarts "$MAX_RESTARTS")
 command+=(--rdzv-backend c10d --rdzv-endpoint "$endpoint:$PORT" --rdzv-id "${RUN_ID:-stage5}")
