@@ -12,6 +12,7 @@ from .printing import EACH_RANK_CALLS, OWN
 from .source import call_of, files_of, guard_of, keyword_of, loop_around
 from .values import (
     argument_of,
+    averaged_later,
     calls_at,
     divides,
     line_made,
@@ -20,6 +21,7 @@ from .values import (
     not_prepared,
     result_line,
     result_of_framework,
+    seeded_by_rank,
     seeding_in,
     unordered,
 )
@@ -236,6 +238,8 @@ def different_split(run):
                 if len(set(values)) > 1:
                     each = per_rank(team, values)
                     origin = began[0].sampler_made
+                    if name == "seed" and not origin:
+                        origin = seeded_by_rank(files_of(run))
                     if name == "epoch":
                         sets = call_of("set_epoch", files_of(run))
                         origin = guard_of([sets]) or sets
@@ -588,11 +592,11 @@ def padded_of(run, team):
 
 def line_of_gather(calls):
     """Accelerate's sampler repeats samples, and its gather_for_metrics() would cut them off."""
-    lines = {call.at for call in calls if "gather" in call.op}
+    lines = {call.at for call in calls}
     if len(lines) != 1:
         return ""
     [line] = lines
-    return line if calls_at(line, ("gather",)) else ""
+    return line if calls_at(line, ("gather", "reduce")) else ""
 
 
 def shows(rank, epoch, count, but_not):
@@ -808,18 +812,22 @@ def line_of_mean(rank, epoch, mean):
 
 
 def mean_of_unequal(team, epochs, means, counts):
-    """Is each mean a whole number of hits among the rank's samples, in percent perhaps?"""
+    """Is each mean a whole number of hits among the rank's samples, in percent perhaps?
+
+    A mean of losses is none. There the script's text tells: a quotient, divided by the ranks later.
+    """
     if all(mean % 1 == 0 for mean in means):
         return
+    line = line_of_mean(team[0], epochs[0], means[0])
     for scale in (1, 100):
         hits = [mean * count / scale for mean, count in zip(means, counts)]
-        if all(abs(hit - round(hit)) < 0.01 for hit in hits):
+        whole = all(abs(hit - round(hit)) < 0.01 for hit in hits)
+        if whole or (scale == 1 and averaged_later(line)):
             words = []
             for mean, count in zip(means, counts):
                 words.append(f"{mean:.4} of {count} samples")
             each = per_rank(team, words)
-            whole = scale * sum(hits) / sum(counts)
-            over_all = f", over all it is {whole:.4}"
+            over_all = f", over all it is {scale * sum(hits) / sum(counts):.4}"
             if any(epoch.cut for epoch in epochs):
                 over_all = "; in a whole pass the counts differ"
             yield Finding(
@@ -827,8 +835,9 @@ def mean_of_unequal(team, epochs, means, counts):
                 epochs[0].began.at,
                 seen=f"means of unequal counts were added up ({each}){over_all}",
                 fine="they were weighed by the counts",
-                comes_from=line_of_mean(team[0], epochs[0], means[0]),
+                comes_from=line,
             )
+            return
 
 
 JUDGES = [

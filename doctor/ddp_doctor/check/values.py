@@ -346,6 +346,25 @@ def divides(node):
 ENDS = re.compile(r"on_(validation|test)_epoch_end|(validation|test)_epoch_end")
 
 
+def averaged_later(line):
+    """Is the quotient that this line makes divided by the number of ranks further below?"""
+    if not line:
+        return False
+    file, number = parted(line)
+    scope = function_around(file, number)
+    made_here = [node for node in ast.walk(scope) if getattr(node, "lineno", 0) == number]
+    names = {ast.unparse(target) for node in made_here for target in targets_of(node)}
+    for node in ast.walk(scope):
+        is_below = getattr(node, "lineno", 0) > number
+        if is_below and isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+            if ast.unparse(node.target) in names and is_number_of_ranks(node.value):
+                return True
+        if is_below and isinstance(node, ast.BinOp) and is_of_world(node, ast.Div):
+            if names & names_in(node.left):
+                return True
+    return False
+
+
 def result_of_framework(files):
     """The only line that divides in a function that Lightning calls at the end of an evaluation."""
     functions = []
@@ -526,6 +545,15 @@ def decided_by(file, loop, test):
 
 def names_in(node):
     return {ast.unparse(one) for one in ast.walk(node) if isinstance(one, NAMES)}
+
+
+def seeded_by_rank(files):
+    """The only line that gives all generators a seed with the rank in it, or an empty text."""
+    lines = set()
+    for file, call in calls_of(("seed_everything", "set_seed", "manual_seed"), files):
+        if any(RANK.search(ast.unparse(argument).lower()) for argument in call.args):
+            lines.add(f"{file}:{call.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
 
 
 # ------------------------------------------------------------------ what only some ranks change

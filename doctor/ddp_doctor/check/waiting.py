@@ -21,7 +21,7 @@ from ..run.events import (
 from ..run.facts import op_of, state
 from ..run.words import per_rank, short
 from .findings import Finding
-from .source import assignment_of, files_of, guard_of
+from .source import assignment_of, files_of, guard_of, loop_around
 from .values import decision, guarded_call, reduced_to_one
 
 # Errors that follow from what another rank did.
@@ -141,11 +141,12 @@ def only_some_call(run, stuck, states):
     line, origin = asked_by_some(run)
     if line:
         return Finding("one-rank-communicates", line, seen=states, comes_from=origin)
-    first = min(stuck, key=is_usual_place)
+    guarded = [rank for rank in stuck if guard_of(lines_in(rank.waits, run))]
+    first = guarded[0] if len(guarded) == 1 else min(stuck, key=is_usual_place)
     call = first.waits
     places = {op_of(rank.waits) + rank.waits.at for rank in stuck}
     alike = len(places) == 1 and len(stuck) == len(run.ranks)
-    if alike or is_usual_place(first):
+    if alike or (is_usual_place(first) and first not in guarded):
         # Perhaps an earlier call of one rank has met a later one of another.
         one, other, further = further_call(run)
         if further is not None:
@@ -355,12 +356,12 @@ def all_make(met, calls, number):
 def crossed_words(run, calls):
     """For each function and variable: the same words on all ranks, in another order."""
     said = defaultdict(lambda: [[] for _ in run.ranks])
-    lines = {}
+    places = {}
     for number, own in enumerate(calls):
         for call in own:
             for name, word in call.about.items():
                 said[call.op, name][number].append(word)
-                lines.setdefault((call.op, name), call.at)
+                places.setdefault((call.op, name), path_of(call))
     for (op, name), words in said.items():
         if name == "keys":
             same = all(map(have_same_keys, zip(*words)))
@@ -373,12 +374,12 @@ def crossed_words(run, calls):
         apart = [met for met in zip(*calls) if len({path_of(call) for call in met}) > 1]
         yield Finding(
             "crossed-order",
-            lines[op, name],
+            places[op, name][0],
             seen=f"the ranks call {op} in different orders, by their {name}: {each}",
             # A variable may be named otherwise, what is gathered may carry its name, and a tensor
             # may have the numbers of a dictionary by chance.
             fine="these belong together" if name in ("tensor", "keys") or "gather" in op else "",
-            comes_from=guard_of_calls(apart[0]) if apart else "",
+            comes_from=guard_of_calls(apart[0]) if apart else loop_around(places[op, name]),
         )
 
 

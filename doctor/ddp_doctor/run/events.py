@@ -122,7 +122,7 @@ class Collective(Event):
     about: dict[str, str]  # words in the variables of loops and the parameters around the call
     by_torch: bool  # called by PyTorch itself, as ZeroRedundancyOptimizer does
     trimmed: bool  # called by Accelerate's gather_for_metrics, which cuts off what is double
-    decides: bool  # called by Lightning to decide together: what is sent is no result
+    decides: bool  # Lightning decides together, Accelerate sends random states: no result is sent
     of_training: bool  # called by Lightning for what the training has logged
     sums: bool  # it adds up, as all_reduce does by default
     values: list[float]  # of a tensor with a few numbers, in an evaluation

@@ -200,7 +200,8 @@ class Optimizer:
         exchanged = Counter()
         for call in self.rows[0].ranks[0].all(Collective):
             begins = call.op == "broadcast" and call.when.step == 0
-            if call.when.step < until and not call.by_torch and not begins:
+            by_others = call.by_torch or call.decides
+            if call.when.step < until and not by_others and not begins:
                 exchanged[call.numel] += 1
         sizes = Counter(self.parameters.sizes)
         count = sizes.total()

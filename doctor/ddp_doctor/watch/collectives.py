@@ -16,6 +16,9 @@ from .patch import replace
 from .ports import note_port
 from .steps import note_end
 
+# Functions of Lightning and Accelerate that send decisions, or states of random generators.
+NO_RESULTS = {"reduce_boolean_decision", "synchronize_rng_state"}
+
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
  all_gather_object broadcast_object_list gather_object scatter_object_list send recv isend irecv
@@ -117,7 +120,7 @@ def note_collective(name, values):
         about=about,
         by_torch=is_called_by_torch(),
         trimmed="gather_for_metrics" in callers,
-        decides="reduce_boolean_decision" in callers,
+        decides=bool(callers & NO_RESULTS),
         of_training=is_of_training(codes),
         sums=all(op == dist.ReduceOp.SUM for op in operations),
         values=values_of_result(tensors),

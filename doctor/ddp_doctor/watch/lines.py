@@ -69,12 +69,12 @@ def maker_of(thing):
     return ""
 
 
-def outside(thing):
-    """The line that calls this object from outside: the object's own methods only pass it on."""
+def outside(models):
+    """The nearest line that is not in a method of these models: a method only passes a call on."""
     for frame in script_frames():
         code = frame.f_code
-        is_own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is thing
-        if not is_own:
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if not isinstance(first, torch.nn.Module) or first not in models:
             return line_of(frame)
     return here()
 

@@ -29,7 +29,8 @@ class Looking:
         self.began = -1  # phase in which the last evaluation began
         self.evaluates = False  # has this evaluation its model yet?
         self.compiled = False
-        self.wrapped = weakref.WeakSet()  # models in DDP
+        self.wrapped = weakref.WeakSet()  # models in DDP, and their parts
+        self.bypassed = False
 
 
 LOOKING = Looking()
@@ -70,6 +71,7 @@ def note_pass(*args, **kwargs):
         LOOKING.hook.remove()
     LOOKING.hook = None
     LOOKING.known = set()
+    LOOKING.bypassed = False
     if PROCESS.passes == 2:
         look()
 
@@ -89,13 +91,15 @@ def before_module(module, inputs):
 
 
 def note_bypass(module):
-    """A model that DDP has wrapped computes. Is it DDP that calls it?"""
-    if module in LOOKING.wrapped and "forward" not in PROCESS.waits_in:
-        write(Bypassed(now(), outside(module)))
+    """A model that DDP has wrapped computes, or a part of it. Is it DDP that calls it?"""
+    if LOOKING.bypassed or module not in LOOKING.wrapped or "forward" in PROCESS.waits_in:
+        return
+    LOOKING.bypassed = True
+    write(Bypassed(now(), outside(LOOKING.wrapped)))
 
 
 def note_ddp(_, ddp, *args, **kwargs):
-    LOOKING.wrapped.add(ddp.module)
+    LOOKING.wrapped.update(ddp.module.modules())
 
 
 def note_model(module):
