@@ -39,7 +39,9 @@ MOST_BYTES = 400_000
 CELL_SECONDS = 600  # that one cell may take; none is written to take more than 60
 CODE_CELL = r"^```\{code-cell\}$.*?^```$"
 CODE_CELLS = re.compile(rf"{CODE_CELL}(?:\n\n{CODE_CELL})*", re.DOTALL | re.MULTILINE)
-SOLUTION = re.compile(r"^<details>.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SOLUTION = re.compile(
+    r"^<details>(?:(?!</details>).)*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
