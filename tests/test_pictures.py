@@ -15,8 +15,8 @@ CHINESE = import_module("notebooks.pictures.chinese").CHINESE
 svg = import_module("notebooks.pictures.svg")
 NAMES = sorted(moving.FILES)
 # What a Chinese picture has in English: names of programs, variables, errors and PyTorch's terms.
-NOT_TRANSLATED = r"\b(rank|GPU|torchrun|python|train\.py|nproc-per-node|store|cuda|ValueError)\b"
-NOT_TRANSLATED += r"|\b(SIGKILL|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE)\b"
+NOT_TRANSLATED = r"\b(rank|GPU|torchrun|python|minimal\.py|standalone|nproc-per-node|store|cuda)\b"
+NOT_TRANSLATED += r"|\b(ValueError|SIGKILL|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE)\b"
 
 
 def file_of(name, ending=".svg"):

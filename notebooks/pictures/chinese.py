@@ -21,7 +21,8 @@ CHINESE = {
         "圆圈是整个批次算出的值。四个标记的平均值每次都落在圆圈里。"
     ),
     # copies
-    "DataParallel: one process, a thread per GPU": "DataParallel：一个进程，每张卡一个线程",
+    "DataParallel without NCCL: a thread per GPU": "不用 NCCL 的 DataParallel：每张卡一个线程",
+    "one process": "一个进程",
     "model": "模型",
     "batch of {}": "批次：{} 张图像",
     "{} images": "{} 张图像",
@@ -31,13 +32,16 @@ CHINESE = {
     "scatter: GPU 0 splits the batch": "scatter：GPU 0 把批次拆成几份",
     "parallel apply: all GPUs compute": "parallel apply：各卡同时计算",
     "gather: the outputs come back to GPU 0": "gather：输出汇集到 GPU 0",
-    "backward: GPU 0 adds up all gradients": "backward：梯度在 GPU 0 上相加",
+    "backward: gradients of the outputs go down": "backward：输出的梯度发到各卡",
+    "those of the weights come back and are added": "权重的梯度回到 GPU 0 并相加",
     "One process has four GPUs. In each step GPU 0 copies the model to the three others, and "
-    "sends each of them {} of the {} images. All four compute. The outputs, and later the "
-    "gradients, come back to GPU 0, which alone updates its model.": (
+    "sends each of them {} of the {} images. All four compute. The outputs come back to GPU 0, "
+    "which sends the gradients of the outputs down. The gradients of the weights come back, "
+    "and GPU 0 adds them up. It alone updates its model.": (
         "一个进程使用四张卡。每个训练步里，GPU 0 都把模型复制到另外三张卡，"
         "并给每张卡发去 {} 张图像，全批次共 {} 张。"
-        "四张卡同时计算。输出和随后的梯度都回到 GPU 0，只有 GPU 0 更新自己的模型。"
+        "四张卡同时计算。输出回到 GPU 0，GPU 0 再把输出的梯度发到各卡。"
+        "权重的梯度回到 GPU 0，在那里相加。只有 GPU 0 更新自己的模型。"
     ),
     # idea
     "One step of training on two ranks": "两个 rank 上的一个训练步",
@@ -59,10 +63,10 @@ CHINESE = {
     "Buckets travel while backward still runs": "反向传播还在计算，梯度桶已经发出",
     "backward: the last layer's gradients come first": "反向传播：最后一层的梯度最先算完",
     "buckets fill": "梯度桶逐个装满",
-    "all-reduce: the ranks average a full bucket": "all-reduce：各 rank 对装满的桶求平均",
+    "averaging: DDP divides, all-reduce adds up": "求平均：DDP 先除，all-reduce 再相加",
     "bucket {}": "桶 {}",
     "is over": "到此结束",
-    "only the last bucket is waited for": "只需等待最后一个桶",
+    "here the rank waits for bucket {}": "此后 rank 在等桶 {}",
     "{} gradients become ready one after the other. Bucket 0 is full after {} of them, and is "
     "averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
     "when backward is over. The axis shows the order of events, not their times.": (
@@ -78,10 +82,10 @@ CHINESE = {
     "the ranks exchange addresses in a store": "各 rank 通过 store 交换地址",
     "then they exchange gradients directly": "此后各 rank 直接交换梯度",
     "torchrun watches: if one fails, it stops all": "torchrun 监视：一个出错，就结束全部",
-    "torchrun starts the script train.py in two processes. It tells each its RANK, LOCAL_RANK "
+    "torchrun starts minimal.py in two processes. It tells each its RANK, LOCAL_RANK "
     "and WORLD_SIZE. The ranks write their addresses to a store, read the address of the "
     "other rank there, and connect to each other. torchrun watches the processes.": (
-        "torchrun 在两个进程里启动脚本 train.py，把 RANK、LOCAL_RANK 和 WORLD_SIZE 告诉每个进程。"
+        "torchrun 在两个进程里启动脚本 minimal.py，把 RANK、LOCAL_RANK 和 WORLD_SIZE 告诉每个进程。"
         "两个 rank 把自己的地址写进 store，从中读出对方的地址，然后互相连接。"
         "torchrun 一直监视这两个进程。"
     ),

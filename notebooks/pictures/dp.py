@@ -13,10 +13,10 @@ def moves(shards: list) -> None:
     lesson.show_moving(moving.copies([len(shard) for shard in shards]))
 
 
-def threads_and_processes(each: float) -> dict:
+def threads_and_processes() -> dict:
     """Lines: the work of two threads and of two processes, by the time of a layer
 
-    each: microseconds of a layer of our model -> the record of the benchmark.
+    -> the record of the benchmark.
     """
     record = json.loads((lesson.ROOT / "benchmarks/results/threads.json").read_text())
     rows = record["rows"]
@@ -28,12 +28,11 @@ def threads_and_processes(each: float) -> dict:
         for way, mark, color in (("processes", "s-", "#0072B2"), ("threads", "o-", "#D55E00")):
             axes.plot(layer, [row[way] for row in rows], mark, color=color, label=f"two {way}")
         axes.axhline(1, color=lesson.GRAY, linewidth=0.8)
-        axes.axvline(each, color=lesson.GRAY, linestyle=":")
-        axes.text(0.87 * each, 0.1, "a layer of\nour model", ha="right")
         highest = max(max(row["threads"], row["processes"]) for row in rows)
         axes.set(xscale="log", ylim=(0, 1.15 * highest), ylabel="times the work\nof one thread")
-        axes.set(xlabel="microseconds of one layer")
-        axes.legend(loc="lower left", bbox_to_anchor=(0.15, 0.02))
+        axes.set_xticks([10, 30, 100, 300], ["10", "30", "100", "300"])
+        axes.set(xlabel="microseconds of one layer (logarithmic axis)")
+        axes.legend(loc="lower right")
     return record
 
 

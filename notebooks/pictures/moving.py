@@ -160,8 +160,9 @@ def copies(images: list[int], words: Words = None) -> str:
 
     images: of each of the four devices.
     """
-    picture = Picture("copies", "DataParallel: one process, a thread per GPU", 498, 17, words)
+    picture = Picture("copies", "DataParallel without NCCL: a thread per GPU", 527, 19, words)
     picture.box(14, 50, 572, 276, "dashed", round=10)
+    picture.text(24, 178, "one process", look="small dim")
     for x, foot in ((216, 112), (300, 300), (384, 488)):
         picture.path([(x, 154), (foot, 202)], arrow=True)
         picture.path([(foot + 14, 202), (x + 14, 158)], arrow=True)
@@ -183,7 +184,9 @@ def copies(images: list[int], words: Words = None) -> str:
             chip(picture, x, 250, "tint c1", "{} images", images[device])
         with picture.travels(8.6 + late, 10.4 + late, 284 - x, -138):
             chip(picture, x, 250, "full c2", "outputs")
-        with picture.travels(12 + late, 13.8 + late, 226 - x, -140):
+        with picture.travels(11.4 + late, 13.2 + late, x - 344, 138):
+            chip(picture, 344, 112, "full c2", "gradients")
+        with picture.travels(14.2 + late, 16 + late, 226 - x, -140):
             chip(picture, x, 212, "full c3", "gradients")
     with picture.travels(6.2, 8.4):  # All GPUs compute.
         picture.box(140, 64, 320, 90, "edge c2", round=8)
@@ -191,25 +194,29 @@ def copies(images: list[int], words: Words = None) -> str:
         picture.box(210, 204, 180, 112, "edge c2", round=8)
         picture.box(398, 204, 180, 112, "edge c2", round=8)
     with picture.appears(5.8):  # On the left is what goes down, on the right what comes back.
-        picture.path([(30, 86), (30, 132)], arrow=True)
-        picture.text(86, 104, "model", look="small middle")
-        picture.text(86, 128, "{} images", images[1], look="small middle")
-    with picture.appears(13.8):
-        picture.text(514, 104, "outputs", look="small middle")
-        picture.text(514, 128, "gradients", look="small middle")
-        picture.path([(570, 132), (570, 86)], arrow=True)
+        picture.path([(28, 76), (28, 136)], arrow=True)
+        picture.text(86, 88, "model", look="small middle")
+        picture.text(86, 113, "{} images", images[1], look="small middle")
+    with picture.appears(13.2):
+        picture.text(86, 138, "gradients", look="small middle")
+    with picture.appears(16):
+        picture.text(514, 101, "outputs", look="small middle")
+        picture.text(514, 126, "gradients", look="small middle")
+        picture.path([(572, 136), (572, 76)], arrow=True)
     steps = [
         (0.6, 3.2, "replicate: GPU 0 copies the model to all"),
         (3.2, 5.8, "scatter: GPU 0 splits the batch"),
         (5.8, 8.4, "parallel apply: all GPUs compute"),
         (8.4, 11.4, "gather: the outputs come back to GPU 0"),
-        (11.4, 16.4, "backward: GPU 0 adds up all gradients"),
+        (11.4, 14, "backward: gradients of the outputs go down"),
+        (14, 18.4, "those of the weights come back and are added"),
     ]
     list_of_steps(picture, 358, steps)
     description = picture.say(
         "One process has four GPUs. In each step GPU 0 copies the model to the three others, and "
-        "sends each of them {} of the {} images. All four compute. The outputs, and later the "
-        "gradients, come back to GPU 0, which alone updates its model.",
+        "sends each of them {} of the {} images. All four compute. The outputs come back to GPU 0, "
+        "which sends the gradients of the outputs down. The gradients of the weights come back, "
+        "and GPU 0 adds them up. It alone updates its model.",
         images[1],
         sum(images),
     )
@@ -337,7 +344,7 @@ def buckets(order: list[int], filled: list[list[int]], words: Words = None) -> s
     picture = Picture("buckets", "Buckets travel while backward still runs", 356, seconds, words)
     picture.text(left, 68, "backward: the last layer's gradients come first", look="small dim")
     picture.text(left, 156, "buckets fill", look="small dim")
-    picture.text(left, 250, "all-reduce: the ranks average a full bucket", look="small dim")
+    picture.text(left, 250, "averaging: DDP divides, all-reduce adds up", look="small dim")
     ready = 0
     for place, bucket in enumerate(filled):
         start = left + cell * ready
@@ -365,7 +372,7 @@ def buckets(order: list[int], filled: list[list[int]], words: Words = None) -> s
         picture.path([(end, 62), (end, 316)], "dotted")
         picture.text(end + 10, 94, "backward", look="small")
         picture.text(end + 10, 117, "is over", look="small")
-        picture.text(576, 338, "only the last bucket is waited for", look="right")
+        picture.text(576, 338, "here the rank waits for bucket {}", len(filled) - 1, look="right")
     description = picture.say(
         "{} gradients become ready one after the other. Bucket 0 is full after {} of them, and is "
         "averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
@@ -386,7 +393,8 @@ def launch(environments: list[dict[str, str]], words: Words = None) -> str:
     environments: RANK, LOCAL_RANK and WORLD_SIZE of each rank.
     """
     picture = Picture("launch", "torchrun runs the whole script in each rank", 484, 18, words)
-    picture.labelled(124, 54, 352, 44, "ground small", "torchrun --nproc-per-node 2 train.py")
+    command = "torchrun --standalone --nproc-per-node 2 minimal.py"
+    picture.labelled(44, 54, 512, 44, "ground small", command)
     picture.labelled(246, 136, 108, 40, "ground small", "store")
     picture.path([(MIDDLE, 98), (MIDDLE, 136)])
     for rank, own in enumerate(environments):
@@ -398,7 +406,7 @@ def launch(environments: list[dict[str, str]], words: Words = None) -> str:
         with picture.appears(1.4):
             picture.path([(start, 100), (center, 192)], arrow=True)
             picture.box(left, 196, 210, 122, f"tint {color}", round=8)
-            picture.text(left + 14, 224, "python train.py", look="bold")
+            picture.text(left + 14, 224, "minimal.py", look="bold")
         with picture.travels(3.4, 5, center - start, 118):
             sent(picture, start, 78, color, "RANK={}", own["RANK"])
         with picture.appears(4.8):
@@ -428,7 +436,7 @@ def launch(environments: list[dict[str, str]], words: Words = None) -> str:
     ]
     list_of_steps(picture, 350, steps)
     description = picture.say(
-        "torchrun starts the script train.py in two processes. It tells each its RANK, LOCAL_RANK "
+        "torchrun starts minimal.py in two processes. It tells each its RANK, LOCAL_RANK "
         "and WORLD_SIZE. The ranks write their addresses to a store, read the address of the "
         "other rank there, and connect to each other. torchrun watches the processes.",
     )
@@ -445,15 +453,17 @@ class Lane(NamedTuple):
     """What one rank does. Its times are not to scale: they tell the order only."""
 
     computes: float  # until then
-    idle: str = ""  # how it spends the time until torchrun stops all
-    says: str = ""  # what it prints when it ends; nothing if torchrun stops it
+    idle: str = ""  # how it spends the time until it ends
+    says: str = ""  # how it ends by itself; nothing if torchrun stops it
 
 
-STOPS = {"hangs": 7, "raises": 1.5, "exits early": 4.2, "is killed": 1.5}  # when torchrun stops all
+# The unit of time in which torchrun stops all: a little after the first failure that it sees.
+STOPS = {"hangs": 6.5, "raises": 1.5, "exits early": 4.2, "is killed": 1.5}
+SEEN = 0.5  # units of time from a failure until torchrun stops all
 LANES = {  # by the way to fail: the rank that fails, and the other one
-    "hangs": (Lane(1, "hangs"), Lane(3.4, "waits", "timeout")),
+    "hangs": (Lane(1, "hangs"), Lane(1, "waits", "timeout")),
     "raises": (Lane(1, says="ValueError"), Lane(1.5)),
-    "exits early": (Lane(1, says="exit code 0"), Lane(4.2, says="connection closed")),
+    "exits early": (Lane(1, says="exit code 0"), Lane(3.7, says="connection closed")),
     "is killed": (Lane(1, says="SIGKILL"), Lane(1.5)),
 }
 PACE = 0.55  # seconds of a unit of time in the picture
@@ -515,8 +525,9 @@ def draw_lane(picture: Picture, rank: int, lane: Lane, stop: float, y: float, st
     x = 100 + UNIT * lane.computes
     ends = computed
     if lane.idle:
-        width = UNIT * (stop - lane.computes)
-        ends = start + PACE * stop
+        until = stop - SEEN if lane.says else stop
+        width = UNIT * (until - lane.computes)
+        ends = start + PACE * until
         with picture.grows(computed, ends):
             picture.box(x + 1.5, y + 1.5, width - 3, 23, f"edge {color}", round=3)
         with picture.appears((computed + ends) / 2):

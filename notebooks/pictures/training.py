@@ -57,13 +57,12 @@ def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
         pairs = [pair for both in zip(wrong.items(), right.items()) for pair in both]
         names, values = zip(*pairs)
         colors = [lesson.COLORS["exposed"], lesson.COLORS["backward"]] * 3
-        axes.barh(names, [max(value, 1e-16) for value in values], color=colors)
+        axes.barh(names, values, color=colors)
         for row, value in enumerate(values):
             text = f"{value:.2f}" if value > 0.01 else f"{value:.0e}"
-            axes.text(max(value, 1e-16) * 1.5, row, text, va="center")
-        axes.set(xscale="log", xlim=(1e-17, 1e3), ylim=(5.5, -0.5))
-        axes.set_xticks([1e-15, 1e-10, 1e-5, 1])
-        axes.set(xlabel="distance from the gradient of the whole batch")
+            axes.text(value + 0.01, row, text, va="center")
+        axes.set(xlim=(0, 1), ylim=(5.5, -0.5))
+        axes.set(xlabel="difference from the gradient of the whole batch")
 
 
 # ---------------------------------------------------------------- loading
