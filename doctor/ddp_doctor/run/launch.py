@@ -31,6 +31,7 @@ WAITS = (Joining, Collective, Forward, Backward)  # may wait for other ranks, un
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_AT_END = 5  # seconds in which a launcher sees that its ranks have ended
 PAUSE_OF_LOOKS = 1.0  # seconds between two looks at what the ranks do
+WAITED = "ddp-doctor: every rank has waited for {:g} s, and so the doctor stops the run"
 SIGN_OF_LIFE = 60  # seconds between two lines that say how far a long run is
 
 
@@ -104,6 +105,7 @@ def wait(process, folder, patience, limit):
                     process.wait(PATIENCE_AT_END)
                 return "enough"
             if hangs(folder, patience):
+                print(WAITED.format(patience), file=sys.stderr, flush=True)
                 return "hang"
         return "limit"
     except KeyboardInterrupt:
