@@ -74,7 +74,7 @@ def test_the_page_has_every_finding_and_links_to_its_page_and_exercise(reader):
     found = {}
     for text in texts:
         key = text.split()[0]
-        found[key] = re.search(r"See (.+?)(?:, exercise (\d\d))?$", text).groups()
+        found[key] = re.search(r"See: (.+?)(?:, exercise (\d\d) in exercises/)?$", text).groups()
     assert list(found) and sorted(rows) == sorted(found)
     for key, (there, exercise) in found.items():
         path, _, anchor = there.removeprefix(f"{ROOT}/").partition("#")
@@ -94,7 +94,7 @@ def test_a_right_script_trains_the_same_weights_bit_for_bit(doctor, reader, smal
     (reader.folder / "minimal.pt").rename(reader.folder / "without.pt")
     result, said = doctor(command)
     assert result.code == 0 and not keys(said, "wrong"), result
-    assert len(said["looked_at"]) >= 4 and said["facts"]["samples"] == 240
+    assert len(said["looked_at"]) >= 3 and said["facts"]["samples"] == 240
     import torch
 
     left, right = (torch.load(reader.folder / f"{n}.pt") for n in ("without", "minimal"))
@@ -121,7 +121,7 @@ def test_each_broken_exercise_is_named_and_none_that_is_fixed(name, doctor, tmp_
     assert LINES.get(name, "") in exercise.file.read_text().splitlines()[line - 1]
     if name == "rank_0_evaluates":
         assert said["command"]["end"] == "hang" and keys(said, "wrong") == {key}
-        assert "rank 0 waits in forward" in found["seen"]
+        assert "Rank 0 waits in forward" in found["seen"]
     file = tmp_path / exercise.file.name
     file.write_text(exercise.solution)
     result, said = judged(file)

@@ -5,9 +5,12 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from conftest import DOCTOR
+from ddp_doctor.run.events import Wrote
+from ddp_doctor.run.launch import observe
 
 PACKAGE = DOCTOR / "ddp_doctor"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -103,10 +106,16 @@ def check_modules(done):
 
 def test_only_the_watchers_run_in_a_rank_of_check(user):
     (user.folder / "train.py").write_text(SCRIPT)
-    done, said = user.check("python train.py")
-    check_modules(done)
-    # The watcher of files knows by its own file and two others which calls are the script's.
-    assert "files: rank 0 1" in said["looked_at"]
+    check_modules(user.check("python train.py")[0])
+
+
+def test_the_watcher_of_files_knows_which_calls_are_the_scripts(user, monkeypatch):
+    """It knows this by its own file and two others."""
+    monkeypatch.chdir(user.folder)
+    Path("train.py").write_text(SCRIPT)
+    _, _, processes, _ = observe([sys.executable, "train.py"], patience=8, limit=100)
+    events = [event for process in processes for event in process if isinstance(event, Wrote)]
+    assert [Path(event.path).name for event in events] == ["own.txt"]
 
 
 def test_only_the_watchers_run_in_a_rank_of_speed(user):

@@ -3,7 +3,6 @@
 from ddp_doctor.run.events import Joined, Moment, Parameters, Step
 from ddp_doctor.run.facts import facts
 from ddp_doctor.run.run import build
-from ddp_doctor.run.words import sentence
 
 
 def joined(time, rank, world):
@@ -37,4 +36,3 @@ def test_the_rates_of_two_optimizers_are_told_apart():
         processes.append(tuple(events))
     run = build(0, "ended", processes)
     assert facts(run)["rates"] == [0.01, 0.5]
-    assert "0.01, 0.5" in sentence(run)

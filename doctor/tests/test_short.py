@@ -71,8 +71,8 @@ def test_a_long_run_is_cut(user):
     assert done.returncode == 0 and not said["findings"], done
     assert said["command"]["end"] == "enough" and said["facts"]["steps"] == 10
     assert done.stdout.count("40 tested, 50 batches in an epoch") == 2
-    assert "whole epochs of data: rank 0 2, rank 1 2" in said["looked_at"]
-    assert "whole evaluations: rank 0 2, rank 1 2" in said["looked_at"]
+    for passes in ("passes over the training data", "evaluations"):
+        assert f"{passes}: 2 on each rank, shortened to 5 batches" in said["looked_at"]
     assert any("schedule" in text for text in said["not_judged"])
     assert old.read_text() == "of last week"
     assert set(torch.load(user.folder / "model.short.pt")) == {"module.weight", "module.bias"}
@@ -129,7 +129,7 @@ def test_an_iterable_data_set_gives_a_few_batches_and_nothing_more_is_claimed(us
     done, said = user.check(f"{TORCHRUN} train.py", "--short 5")
     assert done.returncode == 0 and said["facts"]["steps"] == 10, done
     assert "which samples an IterableDataset gave" in said["not_judged"]
-    assert not any(text.startswith("whole epochs") for text in said["looked_at"])
+    assert not any(text.startswith("passes") for text in said["looked_at"])
 
 
 @pytest.mark.slow

@@ -109,8 +109,8 @@ def same_data(run):
             yield Finding(
                 "same-data",
                 epochs[0].began.at,
-                seen=f"in an epoch every rank trained on the same {count} samples ({sampler})",
-                fine="" if certain else "each rank is to pass over all of them",
+                seen=f"In an epoch every rank trained on the same {count} samples ({sampler})",
+                fine="" if certain else "each rank is meant to train on all of them",
                 comes_from=undivided(run, epochs[0].began),
             )
         yield from same_beginning(run, team)
@@ -131,8 +131,8 @@ def same_beginning(run, team):
             yield Finding(
                 "same-data",
                 epochs[0].began.at,
-                seen=f"in {count} batches every rank trained on the same {len(samples)} samples",
-                fine="each rank is to pass over all of them",
+                seen=f"In {count} batches every rank trained on the same {len(samples)} samples",
+                fine="each rank is meant to train on all of them",
                 comes_from=undivided(run, epochs[0].began),
             )
 
@@ -190,8 +190,8 @@ def same_inputs(run):
             yield Finding(
                 "same-data",
                 first_forward(team[0]),
-                seen=f"in all {len(met)} steps looked at DDP got the same inputs on every rank",
-                fine="the data are made up",
+                seen=f"In all {len(met)} steps looked at DDP got the same inputs on every rank",
+                fine="the data are only placeholders",
                 comes_from=stream_of_training(run),
             )
         if not met and len(team) > 1 and trains_together(run):
@@ -219,8 +219,8 @@ def same_losses(team):
         yield Finding(
             "same-data",
             team[0].steps[0].step.at,
-            seen=f"in all {len(rows)} steps looked at every rank had the same loss",
-            fine="the data are made up, or the ranks compute parts of one model",
+            seen=f"In all {len(rows)} steps looked at every rank had the same loss",
+            fine="the data are only placeholders, or the ranks compute parts of one model",
         )
 
 
@@ -246,8 +246,8 @@ def different_split(run):
                     yield Finding(
                         "split-differs",
                         began[0].at,
-                        seen=f"the ranks' samplers differ in {name}: {each}",
-                        fine="" if known else "this sampler needs that",
+                        seen=f"The samplers of the ranks differ in {name}: {each}",
+                        fine="" if known else "this sampler needs a different value on each rank",
                         comes_from=origin,
                     )
             if is_divided_twice(epochs):
@@ -257,21 +257,25 @@ def different_split(run):
                 continue
             subsets = {event.subset for event in began}
             if len(subsets) > 1 or not of_one_set(epochs):
+                role, origin = line_of_parts(run, began[0], len(subsets) > 1)
+                what = "different subsets" if role == "subset" else "different contents or orders"
                 yield Finding(
                     "split-differs",
                     began[0].at,
-                    seen="the sampler of each rank divides another subset or order of the data",
-                    fine="" if known and len(subsets) > 1 else "each rank makes up its data",
-                    comes_from=line_of_parts(run, began[0], len(subsets) > 1),
+                    seen=f"The ranks hold {what} of the data, and their samplers divide positions",
+                    fine="" if known and len(subsets) > 1 else "they are meant to differ",
+                    comes_from=origin,
+                    role=role,
                 )
 
 
 def line_of_parts(run, began, by_subset):
-    """The line that makes the subset, that takes the order of a set, or that makes the data."""
+    """-> what is made, and its line: the subset, the order of a set or a folder, or the data."""
     if by_subset:
-        return began.subset_made
+        return "subset", began.subset_made
+    order = unordered(files_of(run))
     data = argument_of(began.made, ("DataLoader",), 0, "dataset")
-    return unordered(files_of(run)) or line_made(data)
+    return ("order", order) if order else ("data", line_made(data))
 
 
 def is_divided_twice(epochs):
@@ -294,8 +298,8 @@ def divided_again(run):
             yield Finding(
                 "samples-missing",
                 epochs[0].began.at,
-                seen=f"a sampler divides the part of each rank again: {each} samples were read",
-                fine="the other parts of it are read in other epochs",
+                seen=f"A sampler divides the part of each rank again: {each} samples were read",
+                fine="the rest of each part is read in other epochs",
                 comes_from=epochs[0].began.sampler_made or epochs[0].began.subset_made,
             )
 
@@ -319,8 +323,8 @@ def missing_samples(run):
             yield Finding(
                 "samples-missing",
                 epochs[0].began.at,
-                seen=f"the sampler divides among {parts} ranks, and {len(team)} average",
-                fine="others have the rest",
+                seen=f"The sampler divides among {parts} ranks, but {len(team)} average",
+                fine="other ranks train on the rest",
                 comes_from=epochs[0].began.sampler_made,
                 explained_by=("same-data", "split-differs"),
             )
@@ -344,8 +348,8 @@ def seen_twice(team, epochs):
         yield Finding(
             "samples-missing",
             epochs[0].began.at,
-            seen=f"in an epoch {len(twice)} of {len(counts)} samples were seen twice",
-            fine="each rank draws its samples by itself",
+            seen=f"In an epoch {len(twice)} of {len(counts)} samples were seen twice",
+            fine="each rank is meant to draw its samples by itself",
             comes_from=epochs[0].began.sampler_made or epochs[0].began.made,
             explained_by=("same-data", "split-differs"),
         )
@@ -362,7 +366,7 @@ def same_order(run):
         orders = {tuple(epoch.indices) for epoch in epochs}
         numbers = {epoch.began.settings.get("epoch") for epoch in epochs}
         if len(epochs) > 1 and len(orders) == len(numbers) == 1:
-            seen = f"rank 0 took the samples of {len(epochs)} epochs in the same order"
+            seen = f"Rank 0 took the samples of {len(epochs)} epochs in the same order"
             yield Finding(
                 "same-order",
                 at,
@@ -396,7 +400,7 @@ def repeated_inputs(rank):
             yield Finding(
                 "same-order",
                 first_forward(rank),
-                seen=f"after {period} steps rank 0 gave DDP the same batches again, in one order",
+                seen=f"After {period} steps rank 0 gave DDP the same batches in the same order",
                 fine="the order is meant to be fixed",
             )
             return
@@ -417,12 +421,12 @@ def same_random_numbers(run):
                 if seeded_by_library(run.ranks[0], name, rows[0].works[0].step):
                     continue
                 work = rows[0].works[0]
-                seen = f"in {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
+                seen = f"In {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
                 yield Finding(
                     "same-random-numbers",
                     at=work.forwards[0].at if work.forwards else work.step.at,
                     seen=f"{seen} ({name}), as for dropout or noise",
-                    fine="that is meant",
+                    fine="equal random numbers are meant",
                     comes_from=seed_of(run, name, work.step),
                 )
 
@@ -481,9 +485,9 @@ def same_worker_seeds(run):
                 yield Finding(
                     "same-worker-seeds",
                     event.at,
-                    seen=f"worker {event.worker} of rank 0's loader and a worker of another rank"
+                    seen=f"Worker {event.worker} of rank 0's loader and a worker of another rank"
                     f" drew the same numbers ({names})",
-                    fine="that is meant",
+                    fine="equal random numbers are meant",
                     comes_from=origin_of_workers(run, event, [name for name, _ in same]),
                 )
                 return
@@ -580,12 +584,14 @@ def padded_of(run, team):
             continue  # what is double was cut off
         twice = sorted(index for index, count in counts.items() if count > 1)
         were = "would be" if cut else "were"
-        seen = f"{total} samples {were} evaluated, but there are {len(counts)}"
+        seen = f"{total} samples {were} evaluated, but there are only {len(counts)}"
         yield Finding(
             "padded-evaluation",
             epochs[0].began.at,
-            seen=f"{seen}: twice sample {short(twice)}",
-            fine="what is double is cut off after gathering" if gathered and not all_shown else "",
+            seen=f"{seen}. {len(twice)} sample(s) {were} counted twice ({short(twice)})",
+            fine="the repeated samples are cut off after gathering"
+            if gathered and not all_shown
+            else "",
             comes_from=epochs[0].began.sampler_made or line_of_gather(calls),
         )
 
@@ -634,7 +640,7 @@ def parts_of(run, team):
             yield Finding(
                 "part-of-evaluation",
                 line,
-                seen="self.log() got another value on each rank, and sync_dist is off",
+                seen="Lightning's self.log() got different values on the ranks without sync_dist",
                 fine="the value of rank 0's part is meant",
                 comes_from=line,
             )
@@ -649,8 +655,8 @@ def parts_of(run, team):
             yield Finding(
                 "part-of-evaluation",
                 at,
-                seen=f"the ranks evaluated parts ({each} samples), and nothing was added up",
-                fine="they are used one by one, or added later",
+                seen=f"The ranks evaluated parts ({each} samples), and nothing was added up",
+                fine="the results are used one by one, or added up later",
                 comes_from=origin,
             )
 
@@ -717,8 +723,8 @@ def part_of_rank_0(run):
             yield Finding(
                 "part-of-evaluation",
                 epoch.began.at,
-                seen=f"only rank 0 evaluates, and its sampler gives it a part, {count} samples",
-                fine="a part is enough",
+                seen=f"Only rank 0 evaluates, and its sampler gives it a part, {count} samples",
+                fine="a part is enough for this result",
                 comes_from=epoch.began.sampler_made,
             )
 
@@ -746,8 +752,8 @@ def whole_evaluation_added(run):
         yield Finding(
             "evaluation-repeated",
             epoch.began.at,
-            seen=f"each rank evaluated {which} {count} samples, and the counts are added up{shown}",
-            fine="" if over else "it is divided by a count that was added up, too",
+            seen=f"Each rank evaluated {which} {count} samples, and the counts are added up{shown}",
+            fine="" if over else "the sum is divided by a count that was added up, too",
             comes_from=epoch.began.made,
         )
 
@@ -833,8 +839,8 @@ def mean_of_unequal(team, epochs, means, counts):
             yield Finding(
                 "mean-of-means",
                 epochs[0].began.at,
-                seen=f"means of unequal counts were added up ({each}){over_all}",
-                fine="they were weighed by the counts",
+                seen=f"Means of unequal counts were added up ({each}){over_all}",
+                fine="the means were weighted by the counts",
                 comes_from=line,
             )
             return

@@ -33,13 +33,16 @@ def file_race(run):
             unordered = early and not has_awaited(rank, read)
             # A file that was whole before it got this name can be read at any time.
             if unordered and not wrote.renamed:
-                late = f"{read.when.time - wrote.when.time:.2f} s after rank {writer.number}"
-                seen = f"rank {rank.number} read {Path(read.path).name} {late} began to write it"
+                name = Path(read.path).name
+                seen = (
+                    f"Rank {rank.number} read {name} after rank {writer.number} began to write it"
+                )
                 yield Finding(
                     "file-race",
                     read.at,
-                    seen=f"{seen}, with no collective in between",
-                    fine="it waits in another way",
+                    seen=f"{seen}, and no collective in between made it wait",
+                    fine="the reader waits until the writing is finished; that the file exists is"
+                    " not enough",
                     comes_from=wrote.at,
                 )
 
@@ -60,8 +63,8 @@ def fixed_port(run):
             yield Finding(
                 "fixed-port",
                 event.at,
-                seen=f"the script chooses port {event.port}, {how} in {event.written_in}",
-                fine="no other job ever runs there",
+                seen=f"The script itself chooses port {event.port}, {how} in {event.written_in}",
+                fine="no other job ever runs on the machine",
                 comes_from=event.number_at,
             )
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from ..run.words import Words
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -11,9 +9,10 @@ class Finding:
 
     key: str
     at: str  # the line in which it shows
-    seen: str
+    seen: str  # a sentence without its full stop
     fine: str = ""  # the case in which it is no mistake
-    comes_from: str = ""  # the line that leads to it, if that is known
+    comes_from: str = ""  # the line to change, if that is known
+    role: str = ""  # a word for that line, if its code does not tell what it is
     explained_by: tuple[str, ...] = ()  # keys: with one of these findings this one is left out
 
     @property
@@ -22,247 +21,510 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Places:
-    """What a finding's two lines are: where the mistake shows, and where it comes from.
+class Change:
+    """What a line to change is, if "role: code" of it matches, and the cure in this case."""
 
-    Without the second one only the first line is known. SAME: it is the first line itself.
-    """
+    match: str
+    what: str
+    do: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The words of a finding. `page` and `exercise` are files of the repository."""
 
     shows_at: str
-    comes_from: str = ""
+    do: str
+    why: str
+    page: str
+    exercise: str = ""
+    changes: tuple[Change, ...] = ()  # the first that matches is said
+    may_follow: tuple[str, ...] = ()  # keys of findings that may be its cause
 
 
-SAME = "the same line"
-PLACES = {
-    "raised-before-joining": Places("the line that raises", SAME),
-    "never-joined": Places("the first step", "the if around init_process_group()"),
-    "fixed-port": Places("the line that sets the port", "the line with the number"),
-    "uneven-steps": Places(
-        "the call in which a rank waits", "the loader that is longer, or what decides to stop"
+def here(what):
+    """The line to change has one role only."""
+    return (Change("", what),)
+
+
+CONDITION = r"^\w*: ((el)?if |while |@)| if .* else "
+GUARDED = "The ranks take different ways at this condition."
+OF_RANK = Change(CONDITION, GUARDED)
+REDUCE = Change(
+    r"dist\w*\.reduce\(",
+    "dist.reduce() gives the result to one rank only.",
+    "Use dist.all_reduce(), which gives it to all ranks.",
+)
+TEST = "Reduce the value over all ranks before you test it."
+LEFT = (
+    REDUCE,
+    Change(
+        r"should_(training_)?stop",
+        "This line ends the training of a rank.",
+        "Set it on all ranks in the same step.",
     ),
-    "all-send-first": Places("the call that sends", SAME),
-    "one-rank-communicates": Places(
-        "the call that only some ranks make", "the if by the rank, or what decides to stop"
+    Change(
+        r"^stop: (if |elif |while )",
+        "A rank leaves the loop by this condition, which differs between the ranks.",
+        TEST,
     ),
-    "crossed-order": Places("the first call that differs", "the if by the rank"),
-    "file-race": Places("the line that reads", "the line that writes"),
-    "saved-by-every-rank": Places("the line that saves", SAME),
-    "not-through-ddp": Places("the backward pass", "the call of the model that DDP wraps"),
-    "last-pass-not-synced": Places("the step", "the line that calls no_sync()"),
-    "not-in-ddp": Places("the step", "the line that wraps the model"),
-    "not-wrapped": Places("the step", "the model, or the if that wraps it on GPUs only"),
-    "rates-differ": Places("the step", "the rate, the step of the schedule, or the if around it"),
-    "steps-differ": Places("the step", "the if by the rank"),
-    "unused-parameters": Places("the pass that raises", "the line that wraps the model"),
-    "weights-differ": Places("the step", "the if by the rank, or the line that changes them"),
-    "not-the-mean": Places("the collective, or the step", "the collective, or the loss"),
-    "unequal-counts": Places("the backward pass", "the line that computes the loss"),
-    "accumulation-weight": Places("the step", "the backward pass of the loss with this factor"),
-    "clip-scaled": Places("the line that clips", SAME),
-    "zero-gradients": Places("the step", "zero_grad(), or the optimizer's constructor"),
-    "not-finite": Places("the backward pass, or the step", "the line that computes the loss"),
-    "memory-grows": Places("the line that keeps a graph, or the step", "the line that keeps it"),
-    "batch-grows": Places("the number, or the step", "the loader's constructor"),
-    "rate-grows": Places("the optimizer's constructor", "the line that multiplies the rate"),
-    "schedule-length": Places(
-        "the step of the schedule", "the length, the constructor, or the step itself"
+    Change(
+        "^stop:",
+        "A rank leaves the loop by the value that is made here, which differs between the ranks.",
+        TEST,
     ),
-    "same-data": Places("the loop over the data", "the line that should divide the data"),
-    "same-order": Places("the loop over the data", "set_epoch(), or the loop over the epochs"),
-    "split-differs": Places(
-        "the loop over the data", "the line that makes the subset, the data or the sampler"
-    ),
-    "samples-missing": Places("the loop over the data", "the sampler, or the subset"),
-    "same-random-numbers": Places("the forward pass, or the step", "the line that seeds"),
-    "same-worker-seeds": Places("the loop over the data", "the line that seeds"),
-    "padded-evaluation": Places("the loop over the data", "the sampler's constructor, or gather()"),
-    "part-of-evaluation": Places(
-        "the loop over the data, or the line that shows the result", "the line that computes it"
-    ),
-    "evaluation-repeated": Places("the loop over the data", "the loader's constructor"),
-    "mean-of-means": Places("the loop over the data", "the line that divides, or adds up"),
-    "buffers-differ": Places(
-        "the model that computes", "the line that wraps, or the if by the rank"
-    ),
-    "loss-of-one-rank": Places("the line that shows it", SAME),
-}
+)
 # A cause stands before its effects: of certain findings, that of the first row is shown first.
 FINDINGS = {
     # the process
-    "raised-before-joining": Words(
-        "The other ranks wait in init_process_group until its timeout.",
+    "raised-before-joining": Kind(
+        "the line that raises",
+        "Fix the cause of this exception.",
+        "The other ranks wait in init_process_group() until its timeout.",
         "docs/failures/messages/hangs.md#a-rank-failed-and-the-report-has-only-its-exit-code",
+        changes=here("The exception is raised here."),
     ),
-    "never-joined": Words(
-        "Without init_process_group and DDP each process trains by itself.",
+    "never-joined": Kind(
+        "the first step",
+        "Call init_process_group() in every process, and wrap the model in DDP.",
+        "Without these calls each process trains a model of its own.",
         "docs/your_script/adapt.md#the-difference",
+        changes=here("This condition decides whether init_process_group() is called."),
     ),
-    "fixed-port": Words(
-        "A second job on the machine finds the port taken: torchrun --standalone finds a free one.",
+    "fixed-port": Kind(
+        "the line that sets the port",
+        "Start the script with torchrun --standalone, which finds a free port.",
+        "A second job on this machine finds the port taken.",
         "03_ddp_spawn/README.md",
+        changes=here("The number of the port is here."),
     ),
     # order and waiting
-    "uneven-steps": Words(
-        "A rank without more data, or that leaves the loop, lets the others wait.",
+    "uneven-steps": Kind(
+        "the call in which a rank waits",
+        "Give all ranks the same number of steps, or put the loop into Join([model]).",
+        "DDP's backward pass waits for all ranks, and a rank that has left the loop makes none.",
         "docs/training/uneven_inputs.md",
         "exercises/13_uneven_batches/task.py",
+        changes=(Change("^loader:", "This loader has more batches on one rank."), *LEFT),
     ),
-    "all-send-first": Words(
-        "send() waits until the other rank receives: one has to receive first.",
+    "all-send-first": Kind(
+        "the call that sends",
+        "Let one rank of each pair receive first, or use batch_isend_irecv().",
+        "send() waits until the receiving rank calls recv().",
         "docs/reference/glossary.md#point-to-point",
+        changes=here("The ranks send here before any of them receives."),
     ),
-    "one-rank-communicates": Words(
-        "A collective, as DDP's forward may be one, waits for all ranks.",
+    "one-rank-communicates": Kind(
+        "the call that only some ranks make",
+        "Make the same collective calls on all ranks, in the same order.",
+        "A collective waits for all ranks, and DDP's forward and backward passes make such calls.",
         "docs/reference/corrections.md#testing-and-collectives",
         "exercises/03_rank_0_evaluates/task.py",
+        changes=(
+            *LEFT,
+            Change(
+                "",
+                GUARDED,
+                "Let every rank make this call. If one rank must run the model alone, call"
+                " model.module.",
+            ),
+        ),
     ),
-    "crossed-order": Words(
-        "The n-th collective of a rank meets the n-th of the others.",
+    "crossed-order": Kind(
+        "the first call that differs",
+        "Make the calls in the same order on all ranks.",
+        "The n-th collective of a rank meets the n-th collective of every other rank.",
         "docs/reference/corrections.md#testing-and-collectives",
         "exercises/11_crossed_collectives/task.py",
+        changes=(
+            Change(
+                r"^\w*: (async )?for ",
+                "This loop has a different order on each rank.",
+                "Loop over the same sorted names on all ranks.",
+            ),
+            Change("", GUARDED),
+        ),
     ),
-    "file-race": Words(
-        "Nothing makes the reader wait until the file is whole: a barrier would.",
+    "file-race": Kind(
+        "the line that reads",
+        "Call dist.barrier() on all ranks between the writing and the reading.",
+        "Nothing makes the reader wait until the file is whole.",
         "docs/your_script/adapt.md#step-by-step",
         "exercises/09_all_ranks_download/task.py",
+        changes=here("The file is written here."),
     ),
-    "saved-by-every-rank": Words(
-        "Ranks that write one file at a time may damage it: let rank 0 save.",
+    "saved-by-every-rank": Kind(
+        "the line that saves",
+        "Let only rank 0 save.",
+        "Ranks that write one file at the same time can damage it.",
         "docs/training/checkpoints.md#who-writes-rank-0-then-a-barrier",
+        changes=here("Several ranks save to one file here."),
     ),
     # gradients, rates and weights
-    "not-through-ddp": Words(
-        "Only the forward pass of the DDP object makes backward() average.",
+    "not-through-ddp": Kind(
+        "the backward pass",
+        "Call the DDP object itself: model(x) and not model.module(x).",
+        "backward() averages the gradients only after a forward pass of the DDP object.",
         "docs/your_script/adapt.md#step-by-step",
         "exercises/04_through_the_module/task.py",
+        changes=here("This line calls the model that DDP wraps, and not DDP."),
     ),
-    "last-pass-not-synced": Words(
-        "A gradient that is added to .grad after the average is not shared with the other ranks.",
+    "last-pass-not-synced": Kind(
+        "the step",
+        "Leave no_sync() out for the last backward pass before optimizer.step().",
+        "Gradients that are added after the average stay different on each rank.",
         "docs/training/gradient_accumulation.md",
         "exercises/15_no_sync_off_by_one/task.py",
+        changes=(
+            Change("enabled", "The condition that is given here holds in the last pass, too."),
+            Change("grad_sync", "This line switches the average off in the last pass, too."),
+            Change("", "no_sync() is called here for the last pass, too."),
+        ),
     ),
-    "not-in-ddp": Words(
-        "DDP averages the parameters that needed gradients when it wrapped the model.",
+    "not-in-ddp": Kind(
+        "the step",
+        "Add all parameters and set requires_grad=True before you wrap the model.",
+        "DDP averages only the parameters that needed gradients when it wrapped the model.",
         "docs/training/unused_parameters.md",
         "exercises/17_unfrozen_after_wrapping/task.py",
+        changes=here("DDP wraps the model here, without these parameters."),
     ),
-    "not-wrapped": Words(
-        "Nothing averages the gradients of this model: each rank trains its own.",
+    "not-wrapped": Kind(
+        "the step",
+        "Wrap the model: model = DistributedDataParallel(model).",
+        "Nothing averages the gradients, and so each rank trains a model of its own.",
         "docs/your_script/adapt.md#the-difference",
+        changes=(
+            Change(
+                "^gpu:",
+                "This condition wraps the model only on GPUs.",
+                "Wrap the model on CPUs, too.",
+            ),
+            Change("", "The model is made here, and DDP does not wrap it."),
+        ),
     ),
-    "rates-differ": Words(
+    "rates-differ": Kind(
+        "the step",
+        "Give every rank the same rate, and step the schedule on every rank.",
         "Equal gradients times unequal learning rates make unequal weights.",
         "docs/reference/questions.md#metrics-and-losses",
+        changes=(
+            REDUCE,
+            OF_RANK,
+            Change(r"step\(\s*\)", "Only some ranks step the schedule here."),
+            Change(
+                r"step\(",
+                "The schedule gets a different value on each rank here.",
+                "Reduce the value over all ranks before you give it to the schedule.",
+            ),
+            Change("", "The rate is set here."),
+        ),
     ),
-    "steps-differ": Words(
-        "step() does not communicate: a rank that leaves it out keeps its weights.",
+    "steps-differ": Kind(
+        "the step",
+        "Call optimizer.step() on all ranks or on none.",
+        "step() does not communicate, and so a rank that leaves it out keeps its old weights.",
         "docs/reference/corrections.md#gradients-and-weights",
+        changes=here(GUARDED),
     ),
-    "unused-parameters": Words(
-        "DDP waits for all gradients, unless find_unused_parameters=True tells it to look.",
+    "unused-parameters": Kind(
+        "the pass that raises",
+        "Use all parameters in the loss, or pass find_unused_parameters=True to DDP.",
+        "DDP waits for the gradient of every parameter.",
         "docs/training/unused_parameters.md",
         "exercises/06_unused_branch/task.py",
+        changes=here("DDP wraps the model here."),
     ),
-    "weights-differ": Words(
-        "The ranks train different models, and one of them is saved.",
+    "weights-differ": Kind(
+        "the step",
+        "Change weights before DDP wraps the model, or in the same way on all ranks.",
+        "DDP copies the weights of rank 0 only when it wraps the model.",
         "docs/reference/corrections.md#gradients-and-weights",
+        changes=(
+            REDUCE,
+            Change(CONDITION, "Only some ranks change weights by this condition."),
+            Change("load", "The ranks load different weights here."),
+        ),
     ),
-    "not-the-mean": Words(
-        "DDP divides by the number of ranks already, and all_reduce only adds.",
+    "not-the-mean": Kind(
+        "the collective, or the step",
+        "Divide the gradients by the number of ranks once. DDP does this already.",
+        "DDP divides by the number of ranks, and all_reduce() only adds.",
         "docs/failures/messages/training.md#gradients-are-too-small-or-too-large-by-the-number-of-gpus",
+        changes=(
+            Change(
+                "^loss:",
+                "The loss is computed here.",
+                "Leave the number of ranks out of the loss, because DDP divides by it.",
+            ),
+            Change("", "The script averages the gradients itself here."),
+        ),
     ),
-    "unequal-counts": Words(
-        "DDP weighs the mean loss of each rank alike, however many targets it is made of.",
+    "unequal-counts": Kind(
+        "the backward pass",
+        "Divide the sum of the losses by the mean number of targets of the ranks.",
+        "DDP gives the mean loss of each rank the same weight, whatever its number of targets.",
         "docs/training/gradient_accumulation.md#loss-normalization-when-token-counts-differ",
         "exercises/14_loss_of_unequal_counts/task.py",
+        changes=here("The loss is computed here."),
     ),
-    "accumulation-weight": Words(
-        "DDP averages over ranks; the loss is divided by the micro-batches that the step has.",
+    "accumulation-weight": Kind(
+        "the step",
+        "Divide each loss by the number of micro-batches of its step.",
+        "backward() adds gradients up, and DDP averages only over the ranks.",
         "docs/training/gradient_accumulation.md#what-to-watch",
+        changes=here("The backward pass of the loss with this factor is here."),
     ),
-    "clip-scaled": Words(
-        "The norm is that of gradients times the scale: call scaler.unscale_(optimizer) before.",
+    "clip-scaled": Kind(
+        "the line that clips",
+        "Call scaler.unscale_(optimizer) before you clip.",
+        "The norm that is clipped is that of the gradients times the scale.",
         "docs/training/amp.md#autocast-gradscaler-and-ddp",
         "exercises/18_clip_before_unscale/task.py",
+        changes=here("Gradients are clipped here while they are scaled."),
     ),
-    "zero-gradients": Words(
-        "Such a step changes nothing: a detached loss, zero_grad() too early, dead units.",
+    "zero-gradients": Kind(
+        "the step",
+        "Find out why the loss does not reach these parameters: it may be detached.",
+        "A step with zero gradients trains nothing.",
         "docs/training/unused_parameters.md",
         "exercises/21_sharded_too_late/task.py",
+        changes=(
+            Change(
+                "zero_grad",
+                "zero_grad() deletes the gradients here, between backward() and step().",
+                "Call zero_grad() before backward().",
+            ),
+            Change(
+                "",
+                "The optimizer gets parameters here that are not those of the wrapped model.",
+                "Wrap the model before you construct the optimizer.",
+            ),
+        ),
     ),
-    "not-finite": Words(
-        "The average is nan or inf as soon as one rank's gradient is.",
+    "not-finite": Kind(
+        "the backward pass, or the step",
+        "Look at the batch and the loss of this step, and lower the rate if they are right.",
+        "The average is nan or inf as soon as the gradient of one rank is.",
         "docs/training/amp.md#autocast-gradscaler-and-ddp",
+        changes=here("The loss is computed here."),
     ),
-    "memory-grows": Words(
-        "A loss or output that is kept keeps its graph: take .item() or .detach().",
+    "memory-grows": Kind(
+        "the line that keeps a graph, or the step",
+        "Keep loss.item() or output.detach() instead of the tensor itself.",
+        "A tensor that is kept keeps the graph of its forward pass.",
         "docs/failures/messages/devices.md#memory-grows-from-step-to-step",
+        changes=here("The graph is kept here."),
     ),
-    "batch-grows": Words(
-        "More ranks then mean fewer, larger steps: divide the batch, or adapt the rate.",
+    "batch-grows": Kind(
+        "the number, or the step",
+        "Divide the batch size by the number of ranks, or adapt the learning rate.",
+        "With more ranks the same epoch has fewer and larger steps.",
         "docs/training/batch_size_and_learning_rate.md",
         "exercises/05_batch_and_rate/task.py",
+        changes=here("The loader of each rank is made here, with this batch size."),
     ),
-    "rate-grows": Words(
-        "A rate grows with the batch of all ranks, and this batch stays as it is.",
+    "rate-grows": Kind(
+        "the optimizer's constructor",
+        "Multiply the rate once if the batch of all ranks grows with them, and else not at all.",
+        "A larger rate is meant for a larger batch of all ranks.",
         "docs/training/batch_size_and_learning_rate.md",
+        changes=here("The rate is multiplied by the number of ranks here."),
     ),
-    "schedule-length": Words(
-        "len(loader) counts the steps of one rank, and step() may be called more.",
+    "schedule-length": Kind(
+        "the step of the schedule",
+        "Build the schedule for as many steps as it advances on one rank.",
+        "len(loader) counts the steps of one rank, and a schedule that Accelerate has prepared"
+        " advances once per rank at each step().",
         "docs/training/batch_size_and_learning_rate.md",
+        changes=(
+            Change(
+                "^step:",
+                "The schedule advances here.",
+                "Call step() of the schedule once per step of the optimizer.",
+            ),
+            Change("^made:", "The schedule is constructed here."),
+            Change("", "The number of steps for the schedule is computed here."),
+        ),
     ),
     # data and random numbers
-    "same-data": Words(
-        "Each rank should train on its own part of an epoch: otherwise nothing is gained.",
+    "same-data": Kind(
+        "the loop over the data",
+        "Give the loader sampler=DistributedSampler(dataset).",
+        "Each rank must train on its own part of an epoch: otherwise more ranks gain nothing.",
         "docs/your_script/adapt.md#step-by-step",
+        changes=(
+            Change(
+                "use_distributed_sampler",
+                "This argument tells the framework not to divide the data.",
+                "Remove use_distributed_sampler=False.",
+            ),
+            Change(
+                r"prepare\(",
+                "Accelerate prepares the training here, without the loader.",
+                "Give the loader to prepare(), too.",
+            ),
+            Change(
+                "__iter__",
+                "The data set gives every rank the same samples here.",
+                "Let each rank take only its own samples, by its rank and the number of ranks.",
+            ),
+            Change("", "By this line every rank reads all samples."),
+        ),
     ),
-    "same-order": Words(
-        "Without sampler.set_epoch(epoch) each epoch repeats the batches of the first.",
+    "same-order": Kind(
+        "the loop over the data",
+        "Call sampler.set_epoch(epoch) at the beginning of each epoch.",
+        "Without this call each epoch repeats the batches of the first one.",
         "docs/reference/corrections.md#data-and-random-numbers",
         "exercises/01_same_order/task.py",
+        changes=(
+            Change("set_epoch", "set_epoch() is called here, but the sampler's epoch stays."),
+            Change("", "This loop never calls set_epoch()."),
+        ),
     ),
-    "split-differs": Words(
-        "A sampler divides positions: all ranks must divide one order of one set.",
+    "split-differs": Kind(
+        "the loop over the data",
+        "Make the same data on all ranks, in the same order and with the same seed.",
+        "A sampler divides positions, and so all ranks must hold the same samples in one order.",
         "docs/your_script/checklist.md#review-your-script",
+        changes=(
+            Change("^subset:", "The subset of the data is made here."),
+            Change("^order:", "The order of a set or a folder is taken here.", "Sort it."),
+            Change("^data:", "The data are made here."),
+            OF_RANK,
+            Change("set_epoch", "The epoch of the sampler is set here."),
+            Change(
+                "seed_everything|set_seed|manual_seed",
+                "The seed depends on the rank here, and the framework's sampler uses it.",
+                "Give all ranks one seed here. Seed augmentation with the rank later.",
+            ),
+            Change(
+                "",
+                "The sampler is made here.",
+                "Give the samplers of all ranks the same seed, epoch and shuffle.",
+            ),
+        ),
+        may_follow=("file-race",),
     ),
-    "samples-missing": Words(
+    "samples-missing": Kind(
+        "the loop over the data",
+        "Divide the data once, among the ranks that average.",
         "Together the ranks should see each sample of an epoch once.",
         "docs/training/uneven_inputs.md",
+        changes=(
+            Change("Sampler", "The sampler is made here."),
+            Change("Subset|random_split", "The part of a rank is made here."),
+            Change("Loader", "The loader is made here."),
+        ),
+        may_follow=("file-race",),
     ),
-    "same-random-numbers": Words(
-        "Ranks that draw the same numbers augment alike: seed with seed + rank.",
+    "same-random-numbers": Kind(
+        "the forward pass, or the step",
+        "Seed with seed + rank after the model is made.",
+        "Ranks that draw the same numbers augment their samples alike.",
         "docs/reference/corrections.md#data-and-random-numbers",
         "exercises/07_same_augmentation/task.py",
+        changes=here("All ranks get the same seed here."),
     ),
-    "same-worker-seeds": Words(
-        "A rank's generator seeds its workers: with one seed on all ranks, they draw alike.",
+    "same-worker-seeds": Kind(
+        "the loop over the data",
+        "Add the rank to the seed of the workers.",
+        "The generator of a rank seeds its workers, and equal seeds give equal numbers.",
         "docs/failures/messages/training.md#the-same-random-numbers-in-every-dataloader-worker",
+        changes=here("The workers of all ranks get the same seeds here."),
     ),
     # evaluation
-    "padded-evaluation": Words(
-        "Samplers repeat samples until all ranks have equally many.",
+    "padded-evaluation": Kind(
+        "the loop over the data",
+        "Divide the test set without padding: Subset(data, range(rank, len(data), world_size)).",
+        "Samplers repeat samples so that every rank gets the same number.",
         "docs/training/uneven_inputs.md",
         "exercises/02_padded_accuracy/task.py",
+        changes=(
+            Change(
+                r"gather\(",
+                "gather() keeps the repeated samples.",
+                "Use gather_for_metrics(), which drops them.",
+            ),
+            Change(
+                r"\.reduce\(",
+                "The repeated samples are added up here.",
+                "Gather the values with gather_for_metrics(), which drops the repeated ones.",
+            ),
+            Change("", "The sampler that is made here repeats samples."),
+        ),
     ),
-    "part-of-evaluation": Words(
-        "Each rank's figure is that of its part: add up the counts.",
+    "part-of-evaluation": Kind(
+        "the loop over the data, or the line that shows the result",
+        "Add up the counts of all ranks with all_reduce(), and divide then.",
+        "The figure of a rank is that of its part.",
         "docs/reference/corrections.md#testing-and-collectives",
+        changes=(
+            Change(
+                r"\.log(_dict)?\(",
+                "self.log() shows the value of rank 0 here.",
+                "Pass sync_dist=True to self.log().",
+            ),
+            Change(
+                "Sampler",
+                "The sampler that is made here gives rank 0 only a part.",
+                "Give rank 0 a loader without this sampler.",
+            ),
+            Change("", "The result of each part is computed here."),
+        ),
     ),
-    "evaluation-repeated": Words(
-        "Every sample is counted once per rank: divide the test set, or do not add up.",
+    "evaluation-repeated": Kind(
+        "the loop over the data",
+        "Divide the test set among the ranks, or do not add the counts up.",
+        "Every sample is counted once per rank.",
         "docs/reference/corrections.md#testing-and-collectives",
+        changes=here("The loader that is made here gives every rank the whole test set."),
     ),
-    "mean-of-means": Words(
-        "A rank with fewer samples gets the same weight: add up answers and counts, then divide.",
+    "mean-of-means": Kind(
+        "the loop over the data",
+        "Add up the answers and the counts of all ranks, and divide then.",
+        "A rank with fewer samples gets the same weight as the others.",
         "docs/reference/questions.md#metrics-and-losses",
+        changes=(
+            Change(r"reduce\(", "The means of the ranks are added up here."),
+            Change("", "The mean of a rank is computed here."),
+        ),
     ),
-    "buffers-differ": Words(
-        "Each rank evaluates a model of its own, not the one that is saved: broadcast before.",
+    "buffers-differ": Kind(
+        "the model that computes",
+        "Broadcast weights and buffers from rank 0 before the evaluation.",
+        "Each rank evaluates a model of its own, and only one of them is saved.",
         "docs/reference/corrections.md#gradients-and-weights",
         "exercises/16_batchnorm_of_rank/task.py",
+        changes=(
+            Change(
+                "broadcast_buffers",
+                "DDP wraps the model here, and is told not to send buffers.",
+                "Remove broadcast_buffers=False, or broadcast the buffers before the evaluation.",
+            ),
+            Change(
+                "deepcopy|AveragedModel",
+                "The model is copied here before DDP makes the weights equal.",
+                "Copy the model after DDP has wrapped it.",
+            ),
+            Change(CONDITION, "Only some ranks change weights by this condition."),
+        ),
+        may_follow=(
+            "not-through-ddp",
+            "last-pass-not-synced",
+            "not-in-ddp",
+            "not-wrapped",
+            "rates-differ",
+            "steps-differ",
+            "weights-differ",
+        ),
     ),
-    "loss-of-one-rank": Words(
-        "A rank's loss is that of its part of the data: reduce it before printing.",
+    "loss-of-one-rank": Kind(
+        "the line that shows it",
+        "Reduce the loss over all ranks before you show it.",
+        "The loss of a rank is that of its part of the data.",
         "docs/failures/messages/training.md#the-printed-loss-or-accuracy-differs-from-one-gpu",
+        changes=here("Rank 0 shows its own loss here."),
     ),
 }

@@ -75,8 +75,8 @@ def loss_of_one_rank(run):
             yield Finding(
                 "loss-of-one-rank",
                 at,
-                seen=f"rank 0 shows {shown}, which is its own loss and not that of all ranks",
-                fine="it is read as that",
+                seen=f"Rank 0 shows {shown}, which is its own loss and not that of all ranks",
+                fine="it is read as the loss of rank 0",
                 comes_from=at,
             )
 

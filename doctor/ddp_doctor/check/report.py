@@ -1,70 +1,103 @@
 """The report of the verb `check`: findings, how much was looked at, what was not judged."""
 
+import json
 import os
+import re
 import textwrap
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from ..run.events import Collective, Cut, EpochBegan, Printed, Raised, Read, Wrapped, Wrote
+from ..run.events import Collective, Cut, EpochBegan, Raised, Wrapped
 from ..run.facts import facts
 from ..run.words import about_short, hints, per_rank, print_text, sentence
-from .findings import FINDINGS, PLACES, SAME
+from .findings import FINDINGS
 from .judges import left_out
+from .source import code_of
 
 CHECKOUT = Path(__file__).resolve().parents[3]  # has pages and exercises, unless installed alone
+WIDTH = 100
 
 
 def show(run, found, ignored, failed):
     print_text(sentence(run), before="\n")
     for text in [*hints(run), *about_short(run)]:
         print(text)  # one line, so that a command in it can be copied
+    if found:
+        print("WRONG is certain; CHECK is for you to judge.")
     for one in found:
-        print(f"\n{one.severity.upper()} [{one.key}] {one.at}")
-        if one.comes_from:
-            print(f"  Comes from {origin(one)}.")
-        print_text(f"{seen(one)}.", "  ")
-        print_words(FINDINGS[one.key])
+        show_finding(one, {other.key for other in found})
     print_list("Looked at", looked_at(run))
     print_list("Not judged", not_judged(run, ignored, failed))
-    if exit_code(run, found, failed) == 0:
-        above = f"Above: {len(found)} to check; nothing certain is wrong."
-        print("\n" + (above if found else "In what was looked at, nothing is wrong."))
     if failed:
         print("\nA part of the doctor failed: please report the lines above that say so.")
+    wrong = sum(one.severity == "wrong" for one in found)
+    whole = exit_code(run, found, failed) == 0 and not found
+    about = "In what was looked at, nothing is wrong" if whole else "Findings"
+    print(f"\n{about}: {wrong} certain (WRONG), {len(found) - wrong} to judge (CHECK).")
+
+
+def show_finding(one, keys):
+    print(f"\n{one.severity.upper()} [{one.key}] {one.at} (seen here)")
+    print_text(f"{one.seen}.", "  ")
+    change = change_of(one)
+    if one.comes_from:
+        # One line, whatever the length of a path is, so that it can be copied.
+        print(f"  Change {one.comes_from}" + (f": {change.what}" if change else ""))
+        code = code_of(one.comes_from).partition("\n")[0]
+        if code:
+            print(f"      {textwrap.shorten(code, WIDTH - 6, placeholder=' ...')}")
+    print_text(f"Do: {do_of(one)}", "  ")
+    print_text(f"Why: {FINDINGS[one.key].why}", "  ")
+    if one.fine:
+        print_text(f"Fine only if: {one.fine}.", "  ")
+    for key in causes_of(one, keys):
+        print(f"  May follow from [{key}]: fix that first, and run the doctor again.")
+    print_see(FINDINGS[one.key])
+
+
+def change_of(finding):
+    """What the line to change is. None: this is not known."""
+    text = f"{finding.role}: {code_of(finding.comes_from)}"
+    changes = FINDINGS[finding.key].changes if finding.comes_from else ()
+    return next((change for change in changes if re.search(change.match, text)), None)
+
+
+def do_of(finding):
+    """The cure, for this line if that is known."""
+    change = change_of(finding)
+    return change and change.do or FINDINGS[finding.key].do
+
+
+def causes_of(finding, keys):
+    return [key for key in FINDINGS[finding.key].may_follow if key in keys]
 
 
 def print_list(title, texts):
     if texts:
         print(f"\n{title}:")
     for text in texts:
-        print(textwrap.fill(text, 100, initial_indent="  - ", subsequent_indent="    "))
+        print(textwrap.fill(text, WIDTH, initial_indent="  - ", subsequent_indent="    "))
 
 
 def seen(finding):
-    return f"{finding.seen}; fine if {finding.fine}" if finding.fine else finding.seen
-
-
-def origin(finding):
-    """The line to change, and what it is."""
-    if finding.comes_from == finding.at:
-        return SAME
-    return f"{finding.comes_from}: {PLACES[finding.key].comes_from}"
+    return f"{finding.seen}. Fine only if: {finding.fine}" if finding.fine else finding.seen
 
 
 def show_all_findings():
-    for key, words in FINDINGS.items():
+    for key, kind in FINDINGS.items():
         print(f"\n{key}")
-        places = PLACES[key]
-        print(f"  Shows at: {places.shows_at}")
-        print(f"  Comes from: {places.comes_from or 'not known'}")
-        print_words(words)
+        print(f"  Seen at: {kind.shows_at}")
+        for change in kind.changes:
+            print_text(f"Change: {change.what} {change.do}".strip(), "  ")
+        print_text(f"Do: {kind.do}", "  ")
+        print_text(f"Why: {kind.why}", "  ")
+        print_see(kind)
 
 
-def print_words(words):
-    exercise = f", exercise {number(words.exercise)}" if words.exercise else ""
-    print_text(f"Why: {words.why}", "  ")
-    print(f"  See {address(words.page)}{exercise}")  # One line, so that it can be copied.
+def print_see(kind):
+    exercise = f", exercise {number(kind.exercise)} in exercises/" if kind.exercise else ""
+    print(f"  See: {address(kind.page)}{exercise}")
 
 
 def number(exercise):
@@ -73,15 +106,19 @@ def number(exercise):
 
 
 def address(page):
-    """Where to read a page: in this checkout, at an address that the package has, or its name."""
+    """Where to read a page: in this checkout, or in the repository and its address, if known."""
     if (CHECKOUT / page.partition("#")[0]).exists():
         path = os.path.relpath(CHECKOUT / page)
         return str(CHECKOUT / page) if path.startswith("../..") else path
-    with suppress(PackageNotFoundError):
-        urls = metadata("ddp-doctor").get_all("Project-URL")
+    home = ""
+    with suppress(PackageNotFoundError, ValueError):
+        package = distribution("ddp-doctor")
+        urls = package.metadata.get_all("Project-URL")
         if urls:
             return f"{urls[0].partition(', ')[2]}/{page}"
-    return f"{page} in the repository that the doctor comes from"
+        origin = json.loads(package.read_text("direct_url.json") or "{}")  # pip writes this file
+        home = f" {origin['url']}" if "vcs_info" in origin else ""
+    return f"{page} in the repository of ddp-doctor{home}"
 
 
 def exit_code(run, found, failed):
@@ -100,31 +137,40 @@ def exit_code(run, found, failed):
 
 def looked_at(run):
     """How much was compared: a finding that is not there is worth no more than this."""
-    counts = {
-        "steps": [len(rank.steps) for rank in run.ranks],
-        "steps whose gradients and weights were compared": list(map(compared, run.ranks)),
-        "whole epochs of data": [len(whole(rank, trained=True)) for rank in run.ranks],
-        "whole evaluations": [len(whole(rank, trained=False)) for rank in run.ranks],
-        "of these, read from the sampler after the first batches": list(map(ended, run.ranks)),
-        "collectives": [len(rank.all(Collective)) for rank in run.ranks],
-        "lines printed with numbers": [len(rank.all(Printed)) for rank in run.ranks],
-        "files": [len(rank.all(Wrote)) + len(rank.all(Read)) for rank in run.ranks],
-    }
-    return [f"{name}: {per_rank(run.ranks, own)}" for name, own in counts.items() if any(own)]
+    steps = [len(rank.steps) for rank in run.ranks]
+    sample = list(map(compared, run.ranks))
+    counts = [
+        ("steps", steps, ""),
+        ("steps with compared gradients and weights", sample, ", a sample" * (sample != steps)),
+        ("passes over the training data", passes(run, True), shortened(run, True)),
+        ("evaluations", passes(run, False), shortened(run, False)),
+        ("collectives", [len(rank.all(Collective)) for rank in run.ranks], ""),
+    ]
+    return [f"{name}: {alike(run.ranks, own)}{note}" for name, own, note in counts if any(own)]
+
+
+def alike(ranks, values):
+    """One value if all ranks have it, or that of each rank."""
+    same = len(values) > 1 and len(set(values)) == 1
+    return f"{values[0]} on each rank" if same else per_rank(ranks, values)
 
 
 def compared(rank):
     return sum(bool(work.step.gradients) for work in rank.steps)
 
 
+def passes(run, trained):
+    return [len(whole(rank, trained)) for rank in run.ranks]
+
+
+def shortened(run, trained):
+    cut = any(epoch.cut is not None for rank in run.ranks for epoch in whole(rank, trained))
+    return f", shortened to {run.short} batches" if cut else ""
+
+
 def whole(rank, trained):
     """An epoch that was left early is not counted: it says nothing about the samples of others."""
     return [epoch for epoch in rank.epochs if epoch.whole and epoch.trained == trained]
-
-
-def ended(rank):
-    """Passes that --short has ended, and whose other samples are known without loading them."""
-    return sum(epoch.whole and epoch.cut is not None for epoch in rank.epochs)
 
 
 # What could not be looked at. The order is that of the report.
@@ -134,7 +180,8 @@ NOT_JUDGED = {
     "other-starts": "{others} processes of other starts of ranks in this command",
     "early-end": "what would have come after the end of this run",
     "short": "with --short {short}: how long a schedule is, memory that grows slowly, the last"
-    " batches of a pass, and the step that follows them",
+    " batches of a pass, and the step that follows them; averages that the script prints are not"
+    " valid if it divides by len(loader)",
     "short-end": "what comes after two passes of training, where --short has ended the run",
     "sharded": "weights and gradients that are sharded (FSDP, tensor parallelism)",
     "iterable": "which samples an IterableDataset gave",
@@ -214,21 +261,25 @@ def as_json(run, found, ignored, failed):
         "facts": {"sentence": sentence(run), **facts(run)},
         "hints": hints(run),
         "short": {"batches": run.short, "about": about_short(run)} if run.short else None,
-        "findings": list(map(finding_as_json, found)),
+        "findings": [finding_as_json(one, {other.key for other in found}) for one in found],
         "looked_at": looked_at(run),
         "not_judged": not_judged(run, ignored, failed),
     }
 
 
-def finding_as_json(finding):
-    words = FINDINGS[finding.key]
+def finding_as_json(finding, keys):
+    kind = FINDINGS[finding.key]
+    change = change_of(finding)
     return {
         "severity": finding.severity,
         "key": finding.key,
         "at": finding.at,
         "comes_from": finding.comes_from or None,
         "seen": seen(finding),
-        "why": words.why,
-        "page": address(words.page),
-        "exercise": number(words.exercise) if words.exercise else None,
+        "change": change.what if change else None,
+        "do": do_of(finding),
+        "why": kind.why,
+        "may_follow": causes_of(finding, keys),
+        "page": address(kind.page),
+        "exercise": number(kind.exercise) if kind.exercise else None,
     }

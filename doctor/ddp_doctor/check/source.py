@@ -31,6 +31,26 @@ def parted(line):
     return (file, int(number)) if number.isdigit() else ("", 0)
 
 
+@functools.cache
+def lines_of(file):
+    try:
+        return Path(file).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def code_of(line):
+    """The text of this line, up to the end of its statement or of the head of its block."""
+    file, number = parted(line)
+    end = number
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.stmt) and has(node, number):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno
+            end = max(last, number)  # an inner statement comes later in this walk
+    return "\n".join(lines_of(file)[number - 1 : end]).strip() if number else ""
+
+
 def has(node, number):
     return node.lineno <= number <= node.end_lineno
 

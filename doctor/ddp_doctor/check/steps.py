@@ -70,8 +70,10 @@ def different_gradients(run):
         yield Finding(
             key,
             at,
-            seen=f"in step {row.n + 1} the ranks had different gradients for {of}{text}",
-            fine="" if certain else "the ranks average them later, or train models of their own",
+            seen=f"In step {row.n + 1} the ranks had different gradients for {of}{text}",
+            fine=""
+            if certain
+            else "the ranks average later, or are meant to train different models",
             comes_from=origin,
             explained_by=("unused-parameters",),
         )
@@ -100,18 +102,18 @@ def cause(run, row):
         at = work.backwards[-1].at if work.backwards else row.at
         bypassed = run.all(Bypassed)
         origin = bypassed[0].at if bypassed else ""
-        words = "; DDP's forward() was not called before this backward()"
+        words = ". DDP's forward() was not called before this backward()"
         return "not-through-ddp", at, words, origin
     if averaged and not averaged[-1]:
-        passes = f"only {sum(averaged)} of the {len(averaged)} backward passes of this step"
-        words = f"; {passes} averaged the gradients. The last pass did not average them"
+        which = f"{sum(averaged)} of the {len(averaged)} backward passes averaged them"
+        words = f". {which}, but not the last one"
         attribute = assignment_of("require_backward_grad_sync", files_of(run))
         return "last-pass-not-synced", row.at, words, work.backwards[-1].no_sync or attribute
     in_ddp = work.parameters.in_ddp
     lacking = [number for number in row.differing("gradients") if not in_ddp[number]]
     if lacking:
         wrapped = run.all(Wrapped)[0].at
-        words = f"; DDP ({wrapped}) does not have {len(lacking)} of these"
+        words = f". DDP ({wrapped}) does not have {len(lacking)} of these"
         return "not-in-ddp", row.at, words, wrapped
     return "weights-differ", row.at, "", guarded_change(files_of(run))
 
@@ -123,7 +125,7 @@ def unused_parameters(run):
             yield Finding(
                 "unused-parameters",
                 event.at,
-                seen="DDP raised: a pass before had no gradient for some of the parameters",
+                seen="DDP raised, because the pass before had no gradient for some parameters",
                 comes_from=run.all(Wrapped)[0].at if len(lines_of_ddp(run)) == 1 else "",
             )
             return
@@ -140,17 +142,18 @@ def different_weights(run):
         if rates or optimizer.first_difference or not optimizer.is_joint or not optimizer.drifts:
             continue
         look = next(look for look in optimizer.looks if look.numbers)
-        when = "after the last step"
-        since = "although the gradients agreed"
+        when = "After the last step"
+        since = ", although the gradients agreed"
         if look.row is not None:
-            when = f"before step {look.row.n + 1}"
+            when = f"Before step {look.row.n + 1}"
             if look.row.n == 0:
-                since = "nothing made them equal"
+                since = ""
+        of = f"{len(look.numbers)} of {len(optimizer.parameters.sizes)}"
         yield Finding(
             "weights-differ",
             look.row.at if look.row is not None else optimizer.rows[-1].at,
-            seen=f"{when} {len(look.numbers)} parameters have different weights: {since}",
-            fine="Join or a hook makes them" if run.is_loose else "",
+            seen=f"{when} the weights of {of} parameters differ between the ranks{since}",
+            fine="Join or a communication hook makes them differ" if run.is_loose else "",
             comes_from=line_that_changed(run, optimizer, look.row),
             explained_by=("unused-parameters",),
         )
@@ -192,8 +195,8 @@ def different_rates(run):
             yield Finding(
                 "rates-differ",
                 rows[0].at,
-                seen=f"from step {rows[0].n + 1} on the learning rates differ: {each}",
-                fine="" if optimizer.drifts else "the weights agree",
+                seen=f"From step {rows[0].n + 1} on the learning rates differ: {each}",
+                fine="" if optimizer.drifts else "the weights still agree at the end",
                 comes_from=step_of_schedule(run) or line_of_rate(run, optimizer, rows[0]),
             )
 
@@ -240,8 +243,8 @@ def different_decisions(run):
             yield Finding(
                 "rates-differ",
                 met[0].at,
-                seen=f"ReduceLROnPlateau got other values on each rank: {each}",
-                fine="the ranks decide alike all the same",
+                seen=f"ReduceLROnPlateau got a different value on each rank: {each}",
+                fine="the ranks still make the same decisions",
                 comes_from=line_of_value(run, met[0].at),
             )
 
@@ -261,8 +264,8 @@ def different_numbers_of_steps(run):
             yield Finding(
                 "steps-differ",
                 at,
-                seen=f"of {min(averaged)} averaged gradients the ranks applied: {applied}",
-                fine="the weights are sent afterwards",
+                seen=f"Of {min(averaged)} averaged gradients the ranks applied: {applied}",
+                fine="the weights are sent to all ranks afterwards",
                 comes_from=guard_of([at]),
             )
 
@@ -286,13 +289,14 @@ def not_wrapped(run):
         one_model = unwrapped and not run.has_own_models
         on_gpus = wraps_on_gpus_only(files_of(run)) if one_model else ""
         certain = unwrapped and (divides or on_gpus)
-        seen = f"in {len(optimizer.rows)} steps nothing averages the gradients of this model"
+        seen = f"In {len(optimizer.rows)} steps nothing averages the gradients of this model"
         yield Finding(
             "not-wrapped",
             optimizer.rows[0].at,
             seen=f"{seen}: the script calls DDP on GPUs only" if on_gpus else seen,
-            fine="" if certain else "each rank is to have its own model",
+            fine="" if certain else "each rank is meant to train its own model",
             comes_from=on_gpus or model_made(optimizer.parameters.made),
+            role="gpu" if on_gpus else "",
         )
 
 
@@ -315,18 +319,21 @@ def not_the_mean(run):
             odd = [row for row, factor in times.items() if is_close(factor, wrong)]
             # A single step may agree by chance.
             if world > 1 and len(odd) > max(1, len(times) / 2):
-                seen = f"in {len(odd)} of {len(times)} steps the gradient is {wrong:g} times the"
+                seen = f"In {len(odd)} of {len(times)} steps the gradient is {wrong:g} times the"
                 at = line_of_average(odd[0], optimizer)
                 origin = "" if at == odd[0].at else at
+                role = ""
                 passes = odd[0].works[0].backwards
                 if is_close(passes[0].factor * len(passes), wrong):
+                    role = "loss"
                     origin = loss_line(passes[0].at, files_of(run))
                 yield Finding(
                     "not-the-mean",
                     at,
                     seen=f"{seen} mean of the ranks' gradients of mean losses",
-                    fine="the rate fits that",
+                    fine="the learning rate is chosen for this gradient",
                     comes_from=origin,
+                    role=role,
                 )
 
 
@@ -384,12 +391,12 @@ def unequal_counts(run):
             continue
         row, passes = max(uneven, key=lambda pair: imbalance(pair[1]))
         counts = per_rank(row.ranks, [f"{event.targets:g}" for event in passes])
-        seen = f"in step {row.n + 1} the ranks' mean losses are over different numbers ({counts})"
+        seen = f"In step {row.n + 1} the ranks took mean losses over different counts ({counts})"
         yield Finding(
             "unequal-counts",
             passes[0].at,
             seen=f"{seen}, and so they are in {len(uneven)} of {len(met)} passes",
-            fine="they differ by little",
+            fine="the small difference does not matter",
             comes_from=loss_line(passes[0].at, files_of(run)),
         )
 
@@ -424,22 +431,22 @@ def accumulation_weight(run):
         usual = Counter(len(work.backwards) for work in works).most_common(1)[0][0]
         odd = [work for work in works if len(work.backwards) != usual]
         if usual > 1 and not is_close(factor * usual, 1):
-            each = f"a step adds up {usual} losses, each times {factor:.4g}"
+            each = f"A step adds up {usual} losses, each times {factor:.4g}"
             yield Finding(
                 "accumulation-weight",
                 works[0].step.at,
                 seen=f"{each}: {factor * usual:.3g} times the mean",
-                fine="the rate fits that",
+                fine="the learning rate is chosen for this sum",
                 comes_from=works[0].backwards[0].at,
             )
         elif odd:  # also a rest that is carried over into the next epoch
             count = len(odd[0].backwards)
-            seen = f"step {odd[0].step.n + 1} adds up {count} losses, the others {usual}"
+            seen = f"Step {odd[0].step.n + 1} adds up {count} losses, the others {usual}"
             yield Finding(
                 "accumulation-weight",
                 odd[0].step.at,
                 seen=f"{seen}, and each is multiplied by {factor:.4g}",
-                fine="that step may count otherwise",
+                fine="this step is meant to have a different weight",
                 comes_from=odd[0].backwards[0].at,
             )
 
@@ -455,12 +462,12 @@ def other_sums(works):
     if parts > 1 and 0 < len(odd) <= 2 * len(works) / 3:
         work, total = odd[0]
         count = len(work.backwards)
-        seen = f"step {work.step.n + 1} adds up {count} losses, whose factors add up to {total:.3g}"
+        seen = f"Step {work.step.n + 1} adds up {count} losses, whose factors add up to {total:.3g}"
         yield Finding(
             "accumulation-weight",
             work.step.at,
             seen=f"{seen}, as in {len(odd)} of {len(works)} steps",
-            fine="these steps may count otherwise",
+            fine="these steps are meant to have a different weight",
             comes_from=work.backwards[0].at,
         )
 
@@ -472,8 +479,10 @@ def clip_scaled(run):
             yield Finding(
                 "clip-scaled",
                 event.at,
-                seen=f"gradients are clipped while multiplied by {event.scale:g}",
-                fine="the limit is, too" if event.limit >= event.scale else "",
+                seen=f"Gradients are clipped while they are multiplied by {event.scale:g}",
+                fine="the limit is multiplied by the scale, too"
+                if event.limit >= event.scale
+                else "",
                 comes_from=event.at,
             )
 
@@ -490,7 +499,7 @@ def zero_gradients(run):
             yield Finding(
                 "zero-gradients",
                 optimizer.rows[0].at,
-                seen=f"in all {len(looks)} steps looked at every gradient was 0 or missing",
+                seen=f"In all {len(looks)} steps looked at every gradient was 0 or missing",
                 fine="there is nothing to train yet",
                 comes_from=line_without_gradients(run, optimizer, looks),
             )
@@ -533,8 +542,8 @@ def not_finite(run):
         yield Finding(
             "not-finite",
             at=next(iter(bad.values())).at if bad else row.at,
-            seen=f"in step {row.n + 1} {what}",
-            fine="such a step is left out or meant",
+            seen=f"In step {row.n + 1} {what}",
+            fine="such steps are skipped, as by a GradScaler",
             comes_from=loss_of_one(run, bad, row),
         )
 
@@ -581,7 +590,7 @@ def evaluated_models(run, team):
         yield Finding(
             "buffers-differ",
             models[0].at,
-            seen=f"the ranks added results of different buffers or weights ({short(differ, 2)})",
+            seen=f"The ranks added results of different buffers or weights ({short(differ, 2)})",
             fine="" if certain else "one rank's result is used, or each has its own model",
             comes_from=line_of_buffers(run) if models[0].trained else line_of_copy(run),
         )
@@ -603,7 +612,7 @@ def further_models(run, team):
             yield Finding(
                 "buffers-differ",
                 models[0].at,
-                seen="next to the trained model one computes whose weights differ between ranks",
+                seen="A second model is used, and its weights differ between the ranks",
                 fine="each rank is meant to have its own",
                 comes_from=line_of_copy(run),
             )
@@ -646,12 +655,12 @@ def memory_grows(run):
             continue
         keepers = rank.all(Keeps)
         name = f" in {keepers[0].name!r}" if keepers else ""
-        seen = f"in {grown} steps in a row rank {rank.number} kept one more graph{name}"
+        seen = f"In {grown} steps in a row rank {rank.number} kept one more graph{name}"
         yield Finding(
             "memory-grows",
             at=keepers[0].at if keepers else rank.steps[-1].step.at,
             seen=f"{seen}, up to {max(counts)}",
-            fine="they are needed later",
+            fine="what is kept is needed later",
             comes_from=keepers[0].at if keepers else "",
         )
     yield from memory_of_gpus_grows(run)
@@ -668,7 +677,7 @@ def memory_of_gpus_grows(run):
         yield Finding(
             "memory-grows",
             rank.steps[-1].step.at,
-            seen=f"at {grown} looks rank {rank.number} used ever more, {megabytes:.0f} MB in all",
+            seen=f"At {grown} looks rank {rank.number} used more memory, {megabytes:.0f} MB in all",
             fine="what is kept is needed later",
         )
 
@@ -694,21 +703,21 @@ def batch_grows(run):
     if not many:
         return
     if one and many["rate"] == one["rate"] and many["samples"] > one["samples"]:
-        seen = f"a step takes {many['samples']} samples, and on one rank {one['samples']}"
+        seen = f"A step takes {many['samples']} samples, and on one rank {one['samples']}"
         yield Finding(
             "batch-grows",
             called[0].at if called else many["at"],
             seen=f"{seen}, and the rate is {many['rate']:g} in both",
-            fine="" if called else "that is meant",
+            fine="" if called else "you want larger steps with the same rate",
             comes_from=loader_of_training(run),
         )
     elif called and not one:
-        seen = f"this is called the batch of all ranks, and each rank takes {called[0].number}"
+        seen = f"This is called the batch of all ranks, but each rank takes {called[0].number}"
         yield Finding(
             "batch-grows",
             called[0].at,
             seen=f"{seen} samples, {many['samples']} together",
-            fine="the words mean something else",
+            fine="the words here mean the batch of one rank",
             comes_from=loader_of_training(run),
         )
 
@@ -728,16 +737,16 @@ def rate_grows(run):
         times = times_world(rate)
         divided = over_world(batch)
         if times == 1 and divided and not over_world(rate):
-            seen = "the rate is multiplied by the number of ranks, and the batch is divided by it"
+            seen = "The rate is multiplied by the number of ranks, and the batch is divided by it"
         elif times == 2 and not over_world(rate):
-            seen = "the rate is multiplied by the number of ranks twice"
+            seen = "The rate is multiplied by the number of ranks twice"
         else:
             continue
         yield Finding(
             "rate-grows",
             optimizer.parameters.made,
             seen=seen,
-            fine="the rate is that of one rank's batch",
+            fine="the rate is meant for the batch of one rank",
             comes_from=line_of_product(rate),
         )
 
@@ -775,22 +784,24 @@ def schedule_length(run):
         if event.gone < 10 or not event.length or event.rises:
             continue
         if is_near(event.length, event.gone * world):
-            ratio = f"one in {world}"
+            ratio = f"once for {world} of them (the number of ranks)"
             origin = line_of_length(event, run) or event.made
         elif is_near(event.length * world, event.gone):
-            ratio = f"{world} for each of them"
+            ratio = f"{world} times (the number of ranks) for each of them"
             # Accelerate makes one step per rank, and the script calls step() once.
             once = event.gone > 1.5 * len(run.ranks[0].steps)
             origin = once and line_of_length(event, run) or event.at
         else:
             continue
-        seen = f"{event.name} is made for {event.length} steps and went {event.gone}, {ratio}"
+        role = {event.made: "made", event.at: "step"}.get(origin, "")
+        built = f"{event.name} was built for {event.length} steps"
         yield Finding(
             "schedule-length",
             event.at,
-            seen=f"{seen}: the number of ranks",
-            fine="the run goes on, or the rate is to end early",
+            seen=f"{built}, but advanced {event.gone} times: {ratio}",
+            fine="the training goes on in a later run, or the rate is meant to end early",
             comes_from=origin,
+            role=role,
         )
 
 

@@ -53,24 +53,30 @@ def waited_in_vain(run):
     stuck = stuck_ranks(run)
     if not stuck:
         return
-    states = per_rank(run.ranks, map(state, run.ranks))
+    states = sentence_of(per_rank(run.ranks, map(state, run.ranks)))
     if len(stuck) > 1 and all(map(sends, stuck)):
         yield Finding(
             "all-send-first",
             stuck[0].waits.at,
-            seen=f"{states}; none receives",
+            seen=f"{states}. None of them receives",
             comes_from=stuck[0].waits.at,
         )
     elif has_left(run, stuck) or left_behind(run, stuck):
         training = [rank for rank in stuck if trains(rank)] or left_behind(run, stuck)
+        longer = longer_loader(run)
         yield Finding(
             "uneven-steps",
             training[0].waits.at,
-            seen=f"{states}; no more data, or an if by a number of its own?",
-            comes_from=longer_loader(run) or parted_by(run, training[0]),
+            seen=f"{states}. A rank has left the loop that the others are in",
+            comes_from=longer or parted_by(run, training[0]),
+            role="loader" if longer else "stop",
         )
     else:
         yield only_some_call(run, stuck, states)
+
+
+def sentence_of(text):
+    return text[:1].upper() + text[1:]
 
 
 def met_another_call(run):
@@ -82,8 +88,8 @@ def met_another_call(run):
                 yield Finding(
                     "one-rank-communicates",
                     call.at,
-                    seen=f"rank {rank.number} made the call {op_of(call)} here, which met another"
-                    " call, and no other rank ever made this one",
+                    seen=f"Rank {rank.number} made the call {op_of(call)} here, which no other rank"
+                    " ever made, and so it met a different call",
                     comes_from=origin,
                 )
 
@@ -152,15 +158,16 @@ def only_some_call(run, stuck, states):
         if further is not None:
             call = further
             alike = False
-            states += f"; rank {one} made the call {op_of(call)} here, and rank {other} did not"
+            states += f". Rank {one} made the call {op_of(call)} here, and rank {other} did not"
     lines = callers_of(call, run)
-    called = f"; called in {short(lines)}" if lines else ""
+    guard = guard_of([call.at, *lines])
     return Finding(
         "one-rank-communicates",
         call.at,
-        seen=f"{states}{called}",
+        seen=states,
         fine="the network or a process is broken" if alike else "",
-        comes_from=guard_of([call.at, *lines]) or parted_in_loops(run, stuck),
+        comes_from=guard or parted_in_loops(run, stuck),
+        role="" if guard else "stop",
     )
 
 
@@ -298,9 +305,10 @@ def uneven_passes(run):
                 yield Finding(
                     "uneven-steps",
                     epochs[0].began.at,
-                    seen=f"in a whole pass the ranks' loaders have {each}",
+                    seen=f"In a whole pass the loaders have different lengths: {each}",
                     fine="the loop ends at a number that all ranks share",
                     comes_from=longer_loader(run),
+                    role="loader",
                 )
 
 
@@ -327,7 +335,7 @@ def crossed_order(run):
             yield Finding(
                 "crossed-order",
                 met[0].at,
-                seen=f"the ranks' collectives number {number} differ: {each}",
+                seen=f"Collective number {number} differs between the ranks: {each}",
                 comes_from=guard_of_calls(met),
             )
             return
@@ -375,10 +383,12 @@ def crossed_words(run, calls):
         yield Finding(
             "crossed-order",
             places[op, name][0],
-            seen=f"the ranks call {op} in different orders, by their {name}: {each}",
+            seen=f"The ranks call {op} in different orders, by their {name}: {each}",
             # A variable may be named otherwise, what is gathered may carry its name, and a tensor
             # may have the numbers of a dictionary by chance.
-            fine="these belong together" if name in ("tensor", "keys") or "gather" in op else "",
+            fine="these calls belong together"
+            if name in ("tensor", "keys") or "gather" in op
+            else "",
             comes_from=guard_of_calls(apart[0]) if apart else loop_around(places[op, name]),
         )
 
@@ -398,11 +408,11 @@ def raised_before_joining(run):
         for event in process.all(Raised):
             if LOST.search(event.error):
                 continue
-            others = f"; {len(waits)} other process(es) waited for it" if waits else ""
+            others = f". {len(waits)} other process(es) waited for it" if waits else ""
             yield Finding(
                 "raised-before-joining",
                 event.at,
-                seen=f"a process raised {event.error} before it joined a group{others}",
+                seen=f"A process raised {event.error} before it joined a group{others}",
                 comes_from=event.at,
             )
 
@@ -414,8 +424,8 @@ def never_joined(run):
         yield Finding(
             "never-joined",
             alone[0].steps[0].step.at,
-            seen=f"{len(alone)} processes trained a model, and none has others in its group",
-            fine="each is to have its own model",
+            seen=f"{len(alone)} processes trained a model, and each is alone in its group",
+            fine="each is meant to train its own model",
             comes_from=guarded_call(alone[0].steps[0].step.at, "init_process_group"),
         )
 
@@ -432,8 +442,8 @@ def saved_by_every_rank(run):
             yield Finding(
                 "saved-by-every-rank",
                 at=next(iter(lines.values())),
-                seen=f"ranks {short(lines)} all save {Path(path).name} after {step} steps",
-                fine="each has a disk of its own",
+                seen=f"Ranks {short(lines)} all save {Path(path).name} after {step} steps",
+                fine="each rank has a disk of its own",
                 comes_from=next(iter(lines.values())),
             )
 

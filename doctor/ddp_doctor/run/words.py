@@ -13,7 +13,7 @@ MODULES = (["torch.distributed.run"], ["torch.distributed.launch"])
 MOST_TEXTS = 8  # lines about --short
 ENDS = {
     "enough": "was ended by --short after two passes of training",
-    "hang": "was stopped: all ranks that were left waited",
+    "hang": "was stopped by the doctor, because every rank that was left waited",
     "limit": "was stopped at the limit (--limit)",
     "interrupt": "was interrupted",
 }
@@ -21,7 +21,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Words:
-    """What a finding or a cost means. `page` and `exercise` are files of the repository."""
+    """What a cost means. `page` and `exercise` are files of the repository."""
 
     why: str
     page: str
@@ -58,12 +58,7 @@ def sentence(run):
     known = facts(run)
     if known:
         samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
-        rates = [f"{rate:.4}" if isinstance(rate, float) else str(rate) for rate in known["rates"]]
-        if len(set(rates)) > 1:
-            rate = f"learning rates of {len(rates)} optimizers at most {short(rates)}"
-        else:
-            rate = f"learning rate at most {rates[0]}"
-        parts.append(f"{known['steps']} steps{samples}, {rate}")
+        parts.append(f"{known['steps']} steps{samples}")
     return "; ".join(parts) + "."
 
 
