@@ -76,8 +76,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
-    # training calls the wrapper. In the test a rank can have one batch more than the others, and a
-    # forward pass through the wrapper could wait for them, to copy the statistics of a BatchNorm.
+    # training calls the wrapper. The wrapper's forward pass may communicate, and in the test a rank
+    # can have one batch more than the others.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

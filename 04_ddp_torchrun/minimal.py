@@ -3,8 +3,9 @@
 torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 
 --standalone means that all ranks are on this machine, and --nproc-per-node is their number: one per
-GPU. With --backend gloo at the end, ranks can share a GPU. The numbered comments mark the changes
-from 01_baseline/minimal.py: the steps of docs/your_script/adapt.md, not in the order of the lines.
+GPU. With --backend gloo at the end, ranks can share a GPU. The comments number the changes from
+01_baseline/minimal.py. The numbers are those of the steps in docs/your_script/adapt.md, so they are
+not in order here.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def main():
         load_mnist()
     # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
     # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id). The
-    # ranks find each other by an address, which is also a variable of torchrun.
+    # address at which the ranks find each other is in variables of torchrun, too.
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
     # 4b. Each rank waits here until all ranks have come. Then the data is on every node.
     # init_process_group may return earlier.
@@ -72,8 +73,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
-    # training calls the wrapper. In the test a rank can have one batch more than the others, and a
-    # forward pass through the wrapper could wait for them, to copy the statistics of a BatchNorm.
+    # training calls the wrapper. The wrapper's forward pass may communicate, and in the test a rank
+    # can have one batch more than the others.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

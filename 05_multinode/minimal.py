@@ -44,7 +44,7 @@ def main():
         load_mnist()
     # 3. The ranks form a group. From here on they can communicate: over nccl between GPUs, or over
     # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id). The
-    # ranks find each other by an address, which is also a variable of torchrun.
+    # address at which the ranks find each other is in variables of torchrun, too.
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
     # 4b. Each rank waits here until all ranks have come. Then the data is on every node.
     # init_process_group may return earlier.
@@ -80,8 +80,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
-    # training calls the wrapper. In the test a rank can have one batch more than the others, and a
-    # forward pass through the wrapper could wait for them, to copy the statistics of a BatchNorm.
+    # training calls the wrapper. The wrapper's forward pass may communicate, and in the test a rank
+    # can have one batch more than the others.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
