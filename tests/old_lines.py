@@ -344,7 +344,7 @@ def optimizer_of_the_wrapper():
 def sync_batchnorm():
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)))
     model.eval()(torch.ones(4, 2))  # It does not communicate here, so it works on a CPU.
-    model.train()(torch.ones(4, 2))
+    DistributedDataParallel(model.train())
 
 
 @on_ranks("average_gradients(model)")
