@@ -298,7 +298,7 @@ def divided_again(run):
             yield Finding(
                 "samples-missing",
                 epochs[0].began.at,
-                seen=f"A sampler divides the part of each rank again: {each} samples were read",
+                seen=f"A sampler divides the part of each rank again: it gives {each} samples",
                 fine="the rest of each part is read in other epochs",
                 comes_from=epochs[0].began.sampler_made or epochs[0].began.subset_made,
             )
@@ -734,6 +734,7 @@ def whole_evaluation_added(run):
     for team in run.teams:
         found = []
         alone = False  # is a count added up by itself, and not together with its divisor?
+        doubled = []  # sums of all ranks that the script prints
         for epochs in run.meetings(team, evaluates):
             sets = sets_of(epochs)
             count = epochs[0].loaded
@@ -742,12 +743,14 @@ def whole_evaluation_added(run):
             if added:
                 found.append((epochs[0], count))
                 alone |= len(added) == 1
+                totals = [int(number) * len(team) for number in added if number > 9]
+                doubled += [total for total in totals if shows(team[0], epochs[0], total, None)]
         over = [hits_over(team[0], epoch, count) for epoch, count in found]
         over = [text for text in over if text]
-        if not over and not alone:
+        if not over and not doubled and not alone:
             continue
         epoch, count = found[0]
-        shown = f", to {over[0]}" if over else ""
+        shown = f", to {[*over, *doubled][0]}" if over or doubled else ""
         which = "the same" if epoch.cut else "all"
         yield Finding(
             "evaluation-repeated",
@@ -840,7 +843,7 @@ def mean_of_unequal(team, epochs, means, counts):
                 "mean-of-means",
                 epochs[0].began.at,
                 seen=f"Means of unequal counts were added up ({each}){over_all}",
-                fine="the means were weighted by the counts",
+                fine="each rank is meant to count equally",
                 comes_from=line,
             )
             return

@@ -125,8 +125,8 @@ FINDINGS = {
             Change(
                 "",
                 GUARDED,
-                "Let every rank make this call. If one rank must run the model alone, call"
-                " model.module.",
+                "Take the call out of the condition, so that every rank makes it. If one rank must"
+                " run the model alone, call model.module.",
             ),
         ),
     ),
@@ -140,7 +140,7 @@ FINDINGS = {
             Change(
                 r"^\w*: (async )?for ",
                 "This loop has a different order on each rank.",
-                "Loop over the same sorted names on all ranks.",
+                "Loop over one list of names on all ranks, with zeros where a rank lacks one.",
             ),
             Change("", GUARDED),
         ),
@@ -244,6 +244,11 @@ FINDINGS = {
             REDUCE,
             Change(CONDITION, "Only some ranks change weights by this condition."),
             Change("load", "The ranks load different weights here."),
+            Change(
+                r"\] = ",
+                "Each rank overwrites a part of a weight here.",
+                "Compute the new values on rank 0, and broadcast the weight.",
+            ),
         ),
     ),
     "not-the-mean": Kind(
@@ -333,7 +338,8 @@ FINDINGS = {
     ),
     "schedule-length": Kind(
         "the step of the schedule",
-        "Build the schedule for as many steps as it advances on one rank.",
+        "Build the schedule for as many steps as it advances: those of one rank, or those of all"
+        " ranks if Accelerate prepares it.",
         "len(loader) counts the steps of one rank, and a schedule that Accelerate has prepared"
         " advances once per rank at each step().",
         "docs/training/batch_size_and_learning_rate.md",
@@ -409,7 +415,7 @@ FINDINGS = {
     ),
     "samples-missing": Kind(
         "the loop over the data",
-        "Divide the data once, among the ranks that average.",
+        "Divide the data once: either into a part for each rank, or by the sampler.",
         "Together the ranks should see each sample of an epoch once.",
         "docs/training/uneven_inputs.md",
         changes=(
@@ -450,7 +456,8 @@ FINDINGS = {
             Change(
                 r"\.reduce\(",
                 "The repeated samples are added up here.",
-                "Gather the values with gather_for_metrics(), which drops the repeated ones.",
+                "Pass the results of each batch through gather_for_metrics() inside the loop, which"
+                " drops the repeated ones, and remove this line.",
             ),
             Change("", "The sampler that is made here repeats samples."),
         ),
@@ -483,7 +490,7 @@ FINDINGS = {
     ),
     "mean-of-means": Kind(
         "the loop over the data",
-        "Add up the answers and the counts of all ranks, and divide then.",
+        "Add up the sums and the counts of all ranks, and then divide.",
         "A rank with fewer samples gets the same weight as the others.",
         "docs/reference/questions.md#metrics-and-losses",
         changes=(

@@ -11,7 +11,9 @@ from pathlib import Path
 from ..run.events import EpochBegan, Joined
 
 # Words by which a script asks which rank it is, or whether there is a GPU.
-RANK = re.compile(r"rank|master|main_process|is_main|is_chief|primary|process_index|global_zero")
+RANK = re.compile(
+    r"rank|master|main_process|is_main|is_chief|primary|process_index|global_zero|process_zero"
+)
 GPU = re.compile(r"cuda|gpu|accel")
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 WRAPPERS = ("DistributedDataParallel", "DDP")
@@ -184,12 +186,12 @@ def call_of(attribute, files):
 
 def keyword_of(name, value, files):
     """The only line of these files that gives this value to an argument, or an empty text."""
-    return only_line(files, lambda node: has_keyword(node, name, value))
+    return only_line(files, lambda node: is_keyword(node, name, value))
 
 
-def has_keyword(node, name, value):
-    keywords = node.keywords if isinstance(node, ast.Call) else []
-    return any(one.arg == name and getattr(one.value, "value", ...) is value for one in keywords)
+def is_keyword(node, name, value):
+    is_named = isinstance(node, ast.keyword) and node.arg == name
+    return is_named and getattr(node.value, "value", ...) is value
 
 
 def only_line(files, is_wanted):

@@ -26,10 +26,12 @@ from .values import (
     Value,
     argument_of,
     calls_of,
+    changed_in_place,
     function_around,
     guarded_change,
     length_assigned,
     line_made,
+    line_over_world,
     loss_line,
     made,
     model_made,
@@ -178,7 +180,9 @@ def line_that_changed(run, optimizer, row):
             lines[at] = guard_of([at, *event.called_from]) or at
     if len(lines) == 1:
         return [*lines.values()][0]
-    return "" if lines else guarded_change(files_of(run))
+    if lines:
+        return ""
+    return guarded_change(files_of(run)) or changed_in_place(files_of(run))
 
 
 def step_time(rank, row):
@@ -326,7 +330,8 @@ def not_the_mean(run):
                 passes = odd[0].works[0].backwards
                 if is_close(passes[0].factor * len(passes), wrong):
                     role = "loss"
-                    origin = loss_line(passes[0].at, files_of(run))
+                    divided = line_over_world(passes[0].at) if wrong < 1 else ""
+                    origin = divided or loss_line(passes[0].at, files_of(run))
                 yield Finding(
                     "not-the-mean",
                     at,

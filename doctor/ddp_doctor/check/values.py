@@ -219,6 +219,20 @@ def loss_line(at, files):
     return lines.pop() if len(lines) == 1 else ""
 
 
+def line_over_world(at):
+    """The only line above this one, in its function, that divides by the number of ranks."""
+    file, number = parted(at)
+    lines = set()
+    for node in ast.walk(function_around(file, number)):
+        value = getattr(node, "value", None)
+        if not targets_of(node) or value is None or node.lineno > number:
+            continue
+        divides_itself = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div)
+        if is_of_world(value, ast.Div) or (divides_itself and is_number_of_ranks(value)):
+            lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
 def loss_given(at, call):
     file, _ = parted(at)
     node = call.args[0] if call.args else call.func.value
@@ -464,15 +478,19 @@ LENGTH = re.compile(
 
 
 def length_assigned(files):
-    """The only line of these files that computes a number of steps from a len()."""
-    lines = set()
+    """The only line of these files that computes a number of steps from a len(), or a product."""
+    by_len = set()
+    by_product = set()
     for file in files:
         for node in ast.walk(tree_of(file)):
             names = [ast.unparse(target).rpartition(".")[2] for target in targets_of(node)]
             value = node.value if isinstance(node, ast.Assign) else None
             if value is not None and any(map(LENGTH.fullmatch, names)):
                 if any(called(call) == "len" for call in ast.walk(value) if is_call(call)):
-                    lines.add(f"{file}:{node.lineno}")
+                    by_len.add(f"{file}:{node.lineno}")
+                elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+                    by_product.add(f"{file}:{node.lineno}")
+    lines = by_len or by_product
     return lines.pop() if len(lines) == 1 else ""
 
 
@@ -559,6 +577,7 @@ def seeded_by_rank(files):
 # ------------------------------------------------------------------ what only some ranks change
 
 CHANGING = ("load_state_dict", "update_parameters", "clip_grad_norm_", "clip_grad_value_")
+WEIGHT = re.compile(r"weight|codebook|\.data$|\.bias$")
 IN_PLACE = re.compile(r"(copy|lerp|mul|add|sub|div|fill|normal|uniform|clamp|zero)_")
 OF_A_MODEL = re.compile(r"parameters\(\)|state_dict\(\)|\.data\b|\.weight|\.bias|buffers\(\)")
 
@@ -580,6 +599,22 @@ def guarded_change(files):
                 if changes(statement) or any(changing.get(called(call)) for call in calls):
                     guards.add(f"{file}:{node.lineno}")
     return guards.pop() if len(guards) == 1 else ""
+
+
+def changed_in_place(files):
+    """The only line that overwrites some rows of a weight, as `weight[dead] = ...` does."""
+    lines = set()
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            for target in targets_of(node):
+                is_part = isinstance(target, ast.Subscript) and not is_text(target.slice)
+                if is_part and WEIGHT.search(ast.unparse(target.value)):
+                    lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def changes(scope):
