@@ -4,12 +4,13 @@ Forward passes through ten linear layers, in two threads and in two processes, a
 the kernels of two layers a thread is in Python and holds the GIL, in a kernel it does not; so the
 smaller the layers, the larger the share of Python.
 
-Everything is tried several times, and the quickest try is kept, because load only adds time.
+One thread, two threads and two processes take turns, and the median of several turns counts.
 
     python -m benchmarks.threads
 """
 
 import multiprocessing
+import statistics
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -25,7 +26,7 @@ SECONDS = 0.1
 
 
 def main() -> None:
-    args = common.parse(common.flags(__doc__, rounds=5), rounds=1)
+    args = common.parse(common.flags(__doc__, rounds=15), rounds=1)
     torch.set_num_threads(1)
     about = f"Python {sys.version.split()[0]}, {common.about()}"
     common.show(args, "threads", {"about": about, "rows": under_one_gil(args.rounds)}, report)
@@ -47,14 +48,17 @@ def under_one_gil(rounds: int) -> list[dict[str, float]]:
     with ThreadPoolExecutor(2) as threads, processes:
         for size in SIZES:
             calls = max(20, int(SECONDS / forward(size, 20) * 20))
-            alone = min(forward(size, calls) for _ in range(rounds))
-            row = {"size": size, "microseconds": 1e6 * alone / calls / LAYERS}
-            for name, pool in (("threads", threads), ("processes", processes)):
-                # Two workers do the same at the same time; the slower one counts.
-                tries = []
-                for _ in range(rounds):
-                    tries.append(max(pool.map(forward, [size] * 2, [calls] * 2)))
-                row[name] = 2 * alone / min(tries)
+            alone = []
+            factors = {"threads": [], "processes": []}
+            for _ in range(rounds):
+                alone.append(forward(size, calls))
+                # Two workers do the same at the same time. The slower one counts.
+                for name, pool in (("threads", threads), ("processes", processes)):
+                    both = max(pool.map(forward, [size] * 2, [calls] * 2))
+                    factors[name].append(2 * alone[-1] / both)
+            row = {"size": size, "microseconds": 1e6 * statistics.median(alone) / calls / LAYERS}
+            for name, values in factors.items():
+                row[name] = statistics.median(values)
             rows.append(row)
     return rows
 
