@@ -100,7 +100,7 @@ def draw(found, path):
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(len(found), figsize=(9, 3.6), layout="constrained")
+    figure, axes = plt.subplots(len(found), figsize=(6, 4), layout="constrained")
     for axis, (name, spans) in zip(axes, found.items()):
         for kind, color in COLORS.items():
             height = 0 if kind == "all-reduce" else 1
@@ -110,8 +110,9 @@ def draw(found, path):
         axis.set_title(name, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("ms of one step on two CPU cores, PyTorch's profiler")
-    axes[0].legend(ncols=len(COLORS), loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
-    figure.savefig(path, dpi=110)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(COLORS), frameon=False)
+    figure.savefig(path, dpi=200)
 
 
 if __name__ == "__main__":
