@@ -46,8 +46,7 @@ def main():
     # gloo between CPUs or on a shared GPU. NCCL must know the GPU of this rank (device_id). The
     # address at which the ranks find each other is in variables of torchrun, too.
     dist.init_process_group(args.backend, device_id=device if args.backend == "nccl" else None)
-    # 4b. Each rank waits here until all ranks have come. Then the data is on every node.
-    # init_process_group may return earlier.
+    # 4b. Each rank waits here until all ranks have arrived. Then the data is on every node.
     dist.barrier()
 
     train(device, rank, world_size)

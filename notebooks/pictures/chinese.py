@@ -66,7 +66,7 @@ CHINESE = {
     "averaging: DDP divides, all-reduce adds up": "求平均：DDP 先除，all-reduce 再相加",
     "bucket {}": "桶 {}",
     "is over": "到此结束",
-    "here the rank waits for bucket {}": "此后 rank 在等桶 {}",
+    "rank waits": "rank 在等待",
     "{} gradients become ready one after the other. Bucket 0 is full after {} of them, and is "
     "averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
     "when backward is over. The axis shows the order of events, not their times.": (

@@ -372,7 +372,7 @@ def buckets(order: list[int], filled: list[list[int]], words: Words = None) -> s
         picture.path([(end, 62), (end, 316)], "dotted")
         picture.text(end + 10, 94, "backward", look="small")
         picture.text(end + 10, 117, "is over", look="small")
-        picture.text(576, 338, "here the rank waits for bucket {}", len(filled) - 1, look="right")
+        picture.text(end + 10, 338, "rank waits", look="small")
     description = picture.say(
         "{} gradients become ready one after the other. Bucket 0 is full after {} of them, and is "
         "averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
