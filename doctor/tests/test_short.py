@@ -133,21 +133,20 @@ def test_an_iterable_data_set_gives_a_few_batches_and_nothing_more_is_claimed(us
 
 
 @pytest.mark.slow
-def test_without_a_loader_it_says_that_it_has_no_effect(user):
-    (user.folder / "train.py").write_text(NO_LOADER)
+@pytest.mark.parametrize(
+    ("script", "steps", "term"),
+    [
+        (NO_LOADER, 36, "no effect"),
+        (COUNTED, 100, f"train.py:{line_of(COUNTED, 'next(batches)')}"),
+    ],
+    ids=["no loader", "a loop that calls next()"],
+)
+def test_a_loop_that_it_cannot_shorten_runs_to_its_end(user, script, steps, term):
+    (user.folder / "train.py").write_text(script)
     done, said = user.check(f"{TORCHRUN} train.py", "--short 5")
-    assert done.returncode == 0 and said["facts"]["steps"] == 36, done
+    assert done.returncode == 0 and said["facts"]["steps"] == steps, done
     [text] = said["short"]["about"]
-    assert "no effect" in text and text in done.stdout
-
-
-@pytest.mark.slow
-def test_a_loop_that_calls_next_is_not_broken(user):
-    (user.folder / "train.py").write_text(COUNTED)
-    done, said = user.check(f"{TORCHRUN} train.py", "--short 5")
-    assert done.returncode == 0 and said["facts"]["steps"] == 100, done
-    [text] = said["short"]["about"]
-    assert f"train.py:{line_of(COUNTED, 'next(batches)')}" in text
+    assert term in text and text in done.stdout
 
 
 @pytest.mark.slow
@@ -290,7 +289,9 @@ def touch(event, *args):
 
 
 def test_what_is_written_over_renamed_or_removed_is_put_back(files):
-    first, second, tree = files / "a.pt", files / "b.pt", files / "run"
+    first = files / "a.pt"
+    second = files / "b.pt"
+    tree = files / "run"
     for _ in range(2):  # also what the run itself has written is written over
         touch("open", str(first), "w", os.O_TRUNC | os.O_WRONLY)
         first.write_text("new a")

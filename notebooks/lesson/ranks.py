@@ -112,7 +112,8 @@ def give(**values) -> None:
 
     They travel as JSON; tensors arrive as lists.
     """
-    folder, rank = Path(os.environ[GIVEN]), int(os.environ["LOCAL_RANK"])
+    folder = Path(os.environ[GIVEN])
+    rank = int(os.environ["LOCAL_RANK"])
     text = json.dumps(values_of(folder, rank) | values, default=lambda tensor: tensor.tolist())
     Path(folder, f"{rank}.json").write_text(text)
 

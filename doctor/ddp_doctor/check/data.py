@@ -750,7 +750,8 @@ def whole_evaluation_added(run):
         if not over and not doubled and not alone:
             continue
         epoch, count = found[0]
-        shown = f", to {[*over, *doubled][0]}" if over or doubled else ""
+        totals = [*over, *doubled]
+        shown = f", to {totals[0]}" if totals else ""
         which = "the same" if epoch.cut else "all"
         yield Finding(
             "evaluation-repeated",

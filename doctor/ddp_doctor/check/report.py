@@ -25,8 +25,9 @@ def show(run, found, ignored, failed):
         print(text)  # one line, so that a command in it can be copied
     if found:
         print("WRONG is certain; CHECK is for you to judge.")
+    keys = {one.key for one in found}
     for one in found:
-        show_finding(one, {other.key for other in found})
+        show_finding(one, keys)
     print_list("Looked at", looked_at(run))
     print_list("Not judged", not_judged(run, ignored, failed))
     if failed:
@@ -66,7 +67,9 @@ def change_of(finding):
 def do_of(finding):
     """The cure, for this line if that is known."""
     change = change_of(finding)
-    return change and change.do or FINDINGS[finding.key].do
+    if change is not None and change.do:
+        return change.do
+    return FINDINGS[finding.key].do
 
 
 def causes_of(finding, keys):
@@ -139,9 +142,10 @@ def looked_at(run):
     """How much was compared: a finding that is not there is worth no more than this."""
     steps = [len(rank.steps) for rank in run.ranks]
     sample = list(map(compared, run.ranks))
+    note = ", a sample" if sample != steps else ""
     counts = [
         ("steps", steps, ""),
-        ("steps with compared gradients and weights", sample, ", a sample" * (sample != steps)),
+        ("steps with compared gradients and weights", sample, note),
         ("passes over the training data", passes(run, True), shortened(run, True)),
         ("evaluations", passes(run, False), shortened(run, False)),
         ("collectives", [len(rank.all(Collective)) for rank in run.ranks], ""),
@@ -254,6 +258,7 @@ def is_averaged(work):
 
 
 def as_json(run, found, ignored, failed):
+    keys = {one.key for one in found}
     return {
         "exit": exit_code(run, found, failed),
         "command": {"code": run.code, "end": run.end},
@@ -261,7 +266,7 @@ def as_json(run, found, ignored, failed):
         "facts": {"sentence": sentence(run), **facts(run)},
         "hints": hints(run),
         "short": {"batches": run.short, "about": about_short(run)} if run.short else None,
-        "findings": [finding_as_json(one, {other.key for other in found}) for one in found],
+        "findings": [finding_as_json(one, keys) for one in found],
         "looked_at": looked_at(run),
         "not_judged": not_judged(run, ignored, failed),
     }
