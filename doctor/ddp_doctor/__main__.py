@@ -9,17 +9,13 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from . import TRIED, __version__, log
+from . import TRIED, __version__
 from .check import report
 from .check.findings import FINDINGS
 from .check.judges import diagnose
-from .film import film
-from .run.facts import facts
 from .run.launch import START, catch_signals, observe
 from .run.run import build
 from .run.words import about_short, hints, print_text, script_of, sentence
-from .speed import report as speed
-from .speed.pace import pace_of
 
 HELP = """The doctor for data-parallel PyTorch scripts: before, during and after a run.
 
@@ -152,6 +148,12 @@ def check(words):
 
 
 def time_steps(words):
+    # What one verb alone needs is imported by this verb: `check` starts faster without it.
+    from .film import film
+    from .run.facts import facts
+    from .speed import report as speed
+    from .speed.pace import pace_of
+
     parser = command_parser("speed", SPEED)
     parser.add_argument("--picture", metavar="FILE", help="draw a bar per rank, with matplotlib")
     parser.add_argument("--film", metavar="FILE", help="show the last steps: .html or .svg")
@@ -293,6 +295,8 @@ def preflight(words):
 
 
 def read_logs(words):
+    from . import log
+
     style = argparse.RawDescriptionHelpFormatter
     parser = Parser("ddp-doctor log", description=LOG, formatter_class=style)
     parser.add_argument("files", nargs="*", metavar="FILE", help="a log, a folder of logs, or -")

@@ -5,7 +5,6 @@ import os
 import re
 import textwrap
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from ..run.events import Collective, Cut, EpochBegan, Raised, Wrapped
@@ -113,6 +112,9 @@ def address(page):
     if (CHECKOUT / page.partition("#")[0]).exists():
         path = os.path.relpath(CHECKOUT / page)
         return str(CHECKOUT / page) if path.startswith("../..") else path
+    # Only an installed doctor comes here, and the import takes 20 ms.
+    from importlib.metadata import PackageNotFoundError, distribution
+
     home = ""
     with suppress(PackageNotFoundError, ValueError):
         package = distribution("ddp-doctor")
