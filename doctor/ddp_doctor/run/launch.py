@@ -52,7 +52,7 @@ def observe(command, patience, limit, speed=False, short=None):
     try:
         words = [program(command[0]), *command[1:]]
         process = subprocess.Popen(words, env=watched(folder, speed, short))
-        end = wait(process, folder, patience, limit)
+        end = wait(process, folder, patience, limit, short)
         processes = [read(file) for file in sorted(folder.glob("*.jsonl"))]
         code = process.returncode if end == "ended" else None
         stop(started(folder))
@@ -82,7 +82,7 @@ def watched(folder, speed, short):
     return env
 
 
-def wait(process, folder, patience, limit):
+def wait(process, folder, patience, limit, short):
     """-> "ended", "enough", "hang", "limit" or "interrupt"."""
     begun = time.monotonic()
     looked = begun
@@ -99,7 +99,7 @@ def wait(process, folder, patience, limit):
             if now - looked < PAUSE_OF_LOOKS:  # to read the files takes time from the ranks
                 continue
             looked = now
-            if has_enough(folder, patience):
+            if short and has_enough(folder, patience):
                 (folder / ENOUGH).touch()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(PATIENCE_AT_END)
@@ -133,6 +133,8 @@ def sign_of_life(folder, seconds, limit):
 def hangs(folder, patience):
     """All ranks that are still there wait for others, and none computes."""
     files = [file for file in folder.glob("*.jsonl") if is_alive(pid_of(file))]
+    if has_written(files, patience):
+        return False  # as in almost every look, and to read the files takes longer
     tails = [tail_of(file) for file in files]
     if not tails or not all(map(is_waiting, tails)):
         return False
@@ -146,6 +148,15 @@ def hangs(folder, patience):
     after = sum(processor_time(pid_of(file)) for file in files)
     same = all(tail_of(file)[-1:] == tail[-1:] for file, tail in zip(files, tails))
     return same and after - before < 20  # hundredths of a second
+
+
+def has_written(files, seconds):
+    """Has any of these processes written an event within the last seconds?"""
+    for file in files:
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime < seconds:
+                return True
+    return False
 
 
 def has_enough(folder, patience):
