@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import stat
-import sys
 import threading
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 from ..run.kept import kept_name
 from .lines import HERE, is_script
 from .note import PROCESS
-from .patch import replace
+from .patch import listen, replace
 
 BUSY = threading.local()  # this thread is keeping a file: its own calls are none of the script's
 EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
@@ -28,7 +27,7 @@ NO_FOLDER = (None, -1)  # a path that is relative to an open folder is a part of
 
 def install():
     replace(torch, "save", functools.partial(around_writer, 1, "f"))
-    sys.addaudithook(hear)
+    listen(hear, *EVENTS)
 
 
 def around_writer(place, name, original, *args, **kwargs):

@@ -1,6 +1,8 @@
 """Puts a watcher in front of a function of PyTorch or Python, or behind it."""
 
 import functools
+import sys
+from collections import defaultdict
 
 import torch
 
@@ -27,6 +29,30 @@ def replace(owner, name, around):
 
     setattr(owner, name, watched)
     return watched
+
+
+HEARERS = defaultdict(list)  # kind of an audit event -> the functions that hear it
+
+
+def listen(hear, *kinds):
+    """hear(kind, args) is called at each audit event of these kinds.
+
+    Python calls each of its hooks at all audit events, and id() alone makes thousands of them. So
+    all watchers have one hook together.
+    """
+    if not HEARERS:
+        sys.addaudithook(tell)
+    for kind in kinds:
+        HEARERS[kind].append(hear)
+
+
+def tell(kind, args, hearers=HEARERS):
+    """Call those who listen. While the interpreter shuts down, HEARERS may be deleted already.
+
+    An argument stays.
+    """
+    for hear in hearers.get(kind, ()):
+        hear(kind, args)
 
 
 def before(observe):

@@ -8,11 +8,11 @@ import ast
 import operator
 import os
 import re
-import sys
 
 from ..run.events import FixedPort
 from .lines import is_script, line_of, script_files, script_frames, shown, text_of, tree_of
 from .note import now, quietly, write
+from .patch import listen
 
 CHOSEN = "DDP_DOCTOR_PORT"  # "12355 train.py:20": what was put into MASTER_PORT, and where
 SETTINGS = "DDP_DOCTOR_SETTINGS"  # files of settings that were read
@@ -20,7 +20,7 @@ ENDINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")
 
 
 def install():
-    sys.addaudithook(hear)
+    listen(hear, "os.putenv", "open")
 
 
 def hear(event, args):

@@ -12,9 +12,10 @@ from ..run.events import Awaited, Read, Sent, Wrote
 from . import note, patch
 from .lines import HERE, here, is_script
 from .note import EVERY_STATE, PROCESS, now, quietly, write
-from .patch import before, replace
+from .patch import before, listen, replace
 
 WRITING = set("wxa+")
+HEARD = ("open", "os.rename", "fcntl.flock", "fcntl.lockf")
 # These open files or use queues by themselves, although a line of the script has led to it.
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
 PASSES_ON = (__file__, note.__file__, patch.__file__)  # between this watcher and the script
@@ -40,7 +41,7 @@ def install():
     replace(torch.distributed.Store, "set", before(note_sent))
     replace(torch.distributed.Store, "wait", before(note_key))
     replace(torch.distributed.Store, "get", before(note_key))
-    sys.addaudithook(hear)
+    listen(hear, *HEARD)
 
 
 def note_save(obj, f, *args, **kwargs):
@@ -73,7 +74,7 @@ def note_key(*args, **kwargs):
 
 def hear(event, args):
     """An audit hook: files that are opened, that get another name, or that are locked."""
-    if event not in ("open", "os.rename", "fcntl.flock", "fcntl.lockf") or PROCESS.file is None:
+    if PROCESS.file is None:
         return
     try:
         if not PROCESS.is_rank():
