@@ -560,9 +560,17 @@ class FixedPort(Event):
 KINDS = {kind.__name__: kind for kind in Event.__subclasses__()}
 
 
+def numbers_of(tensor):
+    """A tensor of the CPU becomes a number or a list. This module does not import torch."""
+    return tensor.tolist()
+
+
+ENCODER = json.JSONEncoder(default=numbers_of)
+
+
 def to_line(event: Event) -> bytes:
     fields = {"kind": type(event).__name__, **vars(event), "when": vars(event.when)}
-    return json.dumps(fields).encode() + b"\n"
+    return ENCODER.encode(fields).encode() + b"\n"
 
 
 def from_line(line: bytes) -> Event:

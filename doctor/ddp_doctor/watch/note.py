@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -130,14 +130,11 @@ def write_over(event):
 
 
 def settled(event, to_be_told):
-    """The event with plain values. A tensor on a GPU is read later: no step waits for it."""
+    """The event without tensors on a GPU. They are read later: no step waits for them."""
     plain = {}
     for name, value in vars(event).items():
-        if not isinstance(value, torch.Tensor):
-            continue
-        if value.device.type == "cpu":
-            plain[name] = value.tolist()
-            continue
+        if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+            continue  # to_line() reads a tensor of the CPU
         plain[name] = [] if value.dim() else None
         if to_be_told:
             kind = type(event)
@@ -171,18 +168,23 @@ def quietly(observe, *args, **kwargs):
                 write(Failed(now(), module, name, repr(error)[:200]))
 
 
-@contextmanager
-def waiting(op):
-    """Around a call that may wait for other ranks. An exception leaves it without Returned."""
-    PROCESS.waits_in.append(op)
-    try:
-        yield
-    except BaseException:
+class waiting:
+    """Around a call that may wait for other ranks. An exception leaves it without Returned.
+
+    This is a class because a generator as a context manager costs more in each step.
+    """
+
+    def __init__(self, op):
+        self.op = op
+
+    def __enter__(self):
+        PROCESS.waits_in.append(self.op)
+
+    def __exit__(self, kind, error, traceback):
         PROCESS.waits_in.pop()
-        raise
-    PROCESS.waits_in.pop()
-    PROCESS.passed += 1
-    quietly(note_returned, op)
+        if kind is None:
+            PROCESS.passed += 1
+            quietly(note_returned, self.op)
 
 
 def note_returned(op):
