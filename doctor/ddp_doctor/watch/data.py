@@ -29,7 +29,8 @@ from .lines import HERE, callers, here, is_made_by_library, is_script, maker_of,
 from .note import EVERY_STATE, PROCESS, now, quietly, write, write_from_worker
 from .patch import after, before, replace
 from .short import SHORT
-from .tensors import random_states
+from .steps import thinned
+from .tensors import fingerprint, is_plain, random_states
 
 MOST_LOOKS = 10  # batches of a worker
 MOST_INDICES = 2_000_000  # of a pass that --short has ended
@@ -290,7 +291,12 @@ def digest(dataset):
     parts = [type(dataset).__name__]
     attributes = getattr(dataset, "__dict__", {"list": dataset})
     for name, value in sorted(attributes.items()):
-        if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0:
+        if is_plain(value) and value.dim() > 0:
+            # To print a tensor takes milliseconds.
+            first = fingerprint(thinned(value[:10]))
+            last = fingerprint(thinned(value[-10:]))
+            parts.append(f"{name} {len(value)} {first} {last}")
+        elif isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0:
             parts.append(f"{name} {len(value)} {value[:10]} {value[-10:]}")
         elif isinstance(value, (str, int, float)):
             parts.append(f"{name} {value}")
