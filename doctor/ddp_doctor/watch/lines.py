@@ -32,10 +32,15 @@ def shown(filename):
 
 
 def script_frames():
-    """The frames of the reader's files that led here, the innermost first."""
-    for frame, _ in walk_stack(sys._getframe(1)):
+    """The frames of the reader's files that led here, the innermost first.
+
+    It runs several times in each step. walk_stack() would look up the line of each frame.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
         if is_script(frame.f_code.co_filename):
             yield frame
+        frame = frame.f_back
 
 
 def line_of(frame):

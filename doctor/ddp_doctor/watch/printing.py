@@ -140,6 +140,15 @@ PRINTERS = [
 ]
 
 
+class Imported:
+    """How many modules were imported at the last look?"""
+
+    count = 0
+
+
+IMPORTED = Imported()
+
+
 def install():
     install_known()
     replace(sys.modules["torch"].autograd, "backward", before(install_known))
@@ -147,6 +156,9 @@ def install():
 
 def install_known(*args, **kwargs):
     """Watch the modules that the script has imported by now, each once."""
+    if len(sys.modules) == IMPORTED.count:
+        return  # as in almost every step
+    IMPORTED.count = len(sys.modules)
     for row in [*PRINTERS]:
         module, _, name = row[0].partition(":")
         owner = sys.modules.get(module)

@@ -92,6 +92,7 @@ class Schedule:
         self.at = "?"  # the line that steps it
         self.made = here()  # its first step() is a part of its constructor
         self.gone = 0
+        self.calls = 0  # of step(), up to the tenth one
 
 
 TRAINING = Training()
@@ -161,11 +162,11 @@ def around_forward(original, ddp, *args, **kwargs):
 
 def note_forward(ddp, args, kwargs):
     training = ddp.module.training and torch.is_grad_enabled()
-    tensors = [leaf for leaf in tree_leaves([args, kwargs]) if isinstance(leaf, torch.Tensor)]
+    tensor = first_tensor(args, kwargs)
     samples = 0
     inputs = -1
-    if tensors and tensors[0].dim() > 0:
-        samples = tensors[0].shape[0]
+    if tensor is not None and tensor.dim() > 0:
+        samples = tensor.shape[0]
     if torch.is_grad_enabled():
         TRAINING.averages = ddp.require_backward_grad_sync
     if training:
@@ -173,12 +174,21 @@ def note_forward(ddp, args, kwargs):
         # Where no loader tells which samples a rank gets, its inputs have to tell it.
         looks = 20 if PROCESS.fed == PROCESS.step else 300
         looked_at = TRAINING.first_forward and PROCESS.step < looks
-        if looked_at and tensors and is_plain(tensors[0]):
-            inputs = fingerprint(thinned(tensors[0]))
+        if looked_at and tensor is not None and is_plain(tensor):
+            inputs = fingerprint(thinned(tensor))
         TRAINING.first_forward = False
     at = here()
     sends = ddp.will_sync_module_buffers()
     write(Forward(now(), at, training, samples, inputs, sends, callers_once(at)))
+
+
+def first_tensor(args, kwargs):
+    if args and isinstance(args[0], torch.Tensor):
+        return args[0]  # as of most models: tree_leaves() takes a while to find that out
+    for leaf in tree_leaves([args, kwargs]):
+        if isinstance(leaf, torch.Tensor):
+            return leaf
+    return None
 
 
 def callers_once(at):
@@ -196,7 +206,8 @@ def thinned(tensor):
 
 
 def mark_output(output):
-    for leaf in tree_leaves(output):
+    leaves = [output] if isinstance(output, torch.Tensor) else tree_leaves(output)
+    for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
             mark_graph(leaf.grad_fn)
             TRAINING.marked = True
@@ -322,6 +333,8 @@ def targets_of(node, factor):
 
 def note_gradients(before_clip):
     """In the first steps only: it costs a pass over the gradients."""
+    if TRAINING.made and min(TRAINING.made.values()) >= 9:
+        return
     for optimizer, number in TRAINING.optimizers.items():
         if TRAINING.made[number] < 9:
             gradients = [parameter.grad for parameter in parameters_of(optimizer)[:20]]
@@ -342,9 +355,10 @@ def note_unscale(*args, **kwargs):
     TRAINING.scaler = None
 
 
-def note_scaler_step(*args, **kwargs):
+def note_scaler_step(_, scaler, *args, **kwargs):
     TRAINING.scaler = None
-    write(ScalerStepped(now()))
+    if scaler.is_enabled():  # otherwise it leaves no step out
+        write(ScalerStepped(now()))
 
 
 def note_clip(parameters, limit=None, *args, **kwargs):
@@ -488,9 +502,11 @@ def note_schedule(_, scheduler, *args, **kwargs):
         schedule = Schedule(scheduler)
         TRAINING.known[scheduler] = schedule
         TRAINING.schedules.append(schedule)
-    schedule.at = here()
     schedule.gone = getattr(scheduler, "last_epoch", 0)
-    if schedule.length is None and schedule.gone < 3:  # its first step() is a part of __init__
+    if schedule.calls < 10:  # the first ones are a part of constructors
+        schedule.calls += 1
+        schedule.at = here()
+    if schedule.length is None and schedule.gone < 3:
         schedule.length = length_of(scheduler)
 
 
