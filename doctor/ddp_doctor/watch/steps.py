@@ -398,7 +398,7 @@ def note_step(optimizer, closure):
     n = TRAINING.made[number]
     TRAINING.made[number] += 1
     TRAINING.steps += TRAINING.joint[number]
-    looked_at = n < 12 or n % 10 == 9
+    looked_at = is_looked_at(n)
     gradients = [parameter.grad for parameter in parameters]
     if looked_at:
         TRAINING.trained.update(id(p) for p in parameters if p.grad is not None)
@@ -420,6 +420,14 @@ def note_step(optimizer, closure):
     write(event)
     if event.graphs > 8 and not TRAINING.keeps:
         note_keeper()
+
+
+def is_looked_at(n):
+    """Are gradients and weights compared in this step? In a long run it becomes rare."""
+    if n < 12:
+        return True
+    distance = 10 if n < 100 else 50
+    return n % distance == distance - 1
 
 
 def number_of(optimizer, parameters):
