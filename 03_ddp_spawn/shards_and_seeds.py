@@ -59,7 +59,8 @@ def shards(images: int, world_size: int, epoch: int = 0, **options) -> list[list
 
 def padding(assigned: list[list[int]]) -> list[list[bool]]:
     """Which of the images are assigned a second time, to make all shards equally long."""
-    seen, marks = set(), [[] for _ in assigned]
+    seen = set()
+    marks = [[] for _ in assigned]
     for row in zip(*assigned):  # the sampler's order: one image to each rank in turn
         for mark, index in zip(marks, row):
             mark.append(index in seen)
@@ -116,7 +117,8 @@ def show_shards() -> None:
 
 def show_accuracies() -> None:
     print("\nAccuracy of one model, counted in four ways:")
-    found, lines = {}, []
+    found = {}
+    lines = []
     for images, ranks, wrong in ((10_000, 2, 0), (10_000, 3, 0), (10_000, 4, 0), (10, 4, 9)):
         found[images, ranks] = accuracies(images, ranks, {wrong})
         row = f"{images:,} images on {ranks} ranks, number {wrong} wrong"

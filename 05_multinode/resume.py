@@ -41,7 +41,9 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 CPU = torch.device("cpu")
-STEPS, EPOCH, IMAGES = 10, 5, 120  # steps of the demonstration, steps and images of an epoch
+STEPS = 10  # of the whole demonstration
+EPOCH = 5  # steps of an epoch
+IMAGES = 120  # of an epoch
 PARTS = ("momentum", "learning rate", "loss scale", "random numbers", "position in the epoch")
 
 

@@ -84,7 +84,8 @@ def compare(first: torch.device, last: torch.device) -> None:
     model = SpreadModel(first, last)
     ddp_model = DistributedDataParallel(model)  # no device_ids: the model knows its devices
     torch.manual_seed(2)
-    x, y = torch.rand(BATCH, 1, 28, 28, dtype=EXACT), torch.randint(10, (BATCH,))
+    x = torch.rand(BATCH, 1, 28, 28, dtype=EXACT)
+    y = torch.randint(10, (BATCH,))
     F.cross_entropy(alone(x), y.to(last)).backward()
     F.cross_entropy(ddp_model(x[rank::world_size]), y[rank::world_size].to(last)).backward()
     ours = gradients(model)

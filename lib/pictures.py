@@ -12,7 +12,8 @@ INK |= {f"axes.{part}": GRAY for part in ("labelcolor", "edgecolor")}
 
 def png(figure: Figure, dpi: int = 200) -> bytes:
     """A figure as a PNG of few colours: a third of the bytes."""
-    drawn, small = io.BytesIO(), io.BytesIO()
+    drawn = io.BytesIO()
+    small = io.BytesIO()
     figure.savefig(drawn, dpi=dpi, transparent=True, format="png")
     Image.open(drawn).quantize(128).save(small, "png", optimize=True)
     return small.getvalue()

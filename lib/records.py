@@ -47,7 +47,8 @@ SMALL_MODEL = (
 )
 # What Python raises if a line is no JSON, or if a value is missing or is of another kind.
 WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-Record, Row = dict, list[dict]
+Record = dict
+Row = list[dict]
 
 
 # ---------------------------------------------------------------- reading
@@ -260,7 +261,8 @@ def name_of(row: Row) -> str:
 
 def label(rows: list[Row], row: Row) -> str:
     """The row's name, and the settings in which it differs from the first row."""
-    first, top = row[0], rows[0][0]
+    first = row[0]
+    top = rows[0][0]
     parts = [name_of(row)]
     for key in (*SETTINGS, *WAYS, "dataset", "torch", "device_name", "host", "file"):
         if first[key] != top[key]:

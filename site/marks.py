@@ -171,7 +171,8 @@ def mark_lines(pre: Tag, indented: re.Pattern) -> None:
     """Each line of code is an element that knows its indentation: a phone breaks long lines, and
     what is below must stay to the right of where the line began (site.css). Lines of one comment
     are one element, which a phone fills as a paragraph."""
-    html, before = "", None
+    html = ""
+    before = None
     for line in pre.decode_contents().removesuffix("\n").split("\n"):
         line = line.replace('<span class="w"> </span>', " ", 1)
         tags, indent, code = indented.fullmatch(line).groups()

@@ -141,7 +141,8 @@ def read_source(name: str) -> nbformat.NotebookNode:
         text = with_code(text, english.read_text(encoding="utf-8"))
     book = jupytext.reads(text, fmt="md:myst")
     book.metadata = nbformat.from_dict(METADATA)
-    book.nbformat, book.nbformat_minor = 4, 5
+    book.nbformat = 4
+    book.nbformat_minor = 5
     for number, cell in enumerate(without_checks(book.cells)):
         cell.id = f"cell-{number:02}"
         if cell.cell_type == "markdown":  # the notebook lies a folder higher than its source

@@ -28,7 +28,8 @@ from typing import NoReturn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from lib import processes
 
-NAMESPACES, ETC = Path("/run/netns"), Path("/etc/netns")  # where ip keeps names, and /etc of each
+NAMESPACES = Path("/run/netns")  # Here ip keeps the names of the namespaces.
+ETC = Path("/etc/netns")  # Each namespace has a folder here, which it sees as /etc.
 
 
 class RehearsalError(Exception):
@@ -124,7 +125,8 @@ class Hosts:
             self.down()
         addresses = {f"host{i}": f"10.5.0.{i + 1}" for i in range(number)}
         for name in ("switch", *addresses):
-            space, folder = NAMESPACES / f"{self.net}-{name}", ETC / f"{self.net}-{name}"
+            space = NAMESPACES / f"{self.net}-{name}"
+            folder = ETC / f"{self.net}-{name}"
             if space.exists() or (folder.exists() and any(folder.iterdir())):
                 raise RehearsalError(f"there is a namespace {space.name} that is not ours")
         self.build(addresses)
@@ -210,7 +212,9 @@ class Hosts:
 
     def run(self, names: Iterable[str], command: list[str], env=None) -> dict[str, int]:
         """Run a command on nodes at once, its output behind their names -> {name: exit code}."""
-        mark, running, printers = processes.new_mark(), {}, []
+        mark = processes.new_mark()
+        running = {}
+        printers = []
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
             for name in map(self.known, names):

@@ -98,7 +98,8 @@ def wait(daemons: list[subprocess.Popen], ready: Callable[[], bool]) -> None:
     while not ready():
         for process in daemons:
             if process.poll() is not None:
-                name, code = process.out.stem, process.returncode
+                name = process.out.stem
+                code = process.returncode
                 reason = process.out.read_text().strip().rpartition("\n")[2]
                 raise hosts.RehearsalError(f"{name} ended with exit code {code}: {reason}")
         if time.monotonic() > deadline:

@@ -21,7 +21,9 @@ class Torchrun:
     """A torchrun on a node: its process, its output, and the time at which it ended."""
 
     def __init__(self, node: str, log: Path, process: subprocess.Popen):
-        self.node, self.log, self.process = node, log, process
+        self.node = node
+        self.log = log
+        self.process = process
         self.ended = None
 
     def output(self) -> str:
@@ -48,10 +50,13 @@ class TwoNodes:
     port = 29500
 
     def __init__(self, folder: Path, hosts, data: str):
-        self.folder, self.hosts, self.data = folder, hosts, data
+        self.folder = folder
+        self.hosts = hosts
+        self.data = data
         self.fault = folder / "fault"  # written when something is broken, here or by faulty_rank.py
         self.mark = processes.new_mark()
-        self.torchruns, self.started = [], None
+        self.torchruns = []
+        self.started = None
         (folder / "tmp").mkdir()
 
     def start(self, node, *flags, nnodes=2, endpoint=None, fault=None, torchrun=(), env=()):
@@ -124,7 +129,8 @@ class TwoNodes:
         if len(due) < len(self.torchruns):
             time.sleep(TIMEOUT)
         since = self.fault.stat().st_mtime if self.fault.exists() else self.started
-        rows, ok = [], True
+        rows = []
+        ok = True
         for run, (code, pattern) in zip(self.torchruns, expected):
             row = {"node": run.node, "code": STILL_WAITS, "seconds": None}
             if run.has_ended():

@@ -61,7 +61,8 @@ def torchrun(
         if "\n" in str(what):
             file = Path(folder, "script.py")
             file.write_text(str(what), encoding="utf-8")
-        logs, given = Path(folder, "logs"), Path(folder, "given")
+        logs = Path(folder, "logs")
+        given = Path(folder, "given")
         given.mkdir()
         command = [sys.executable, "-m", "torch.distributed.run", *options]
         command += ["--nproc-per-node", str(ranks), "--log-dir", str(logs), "--redirects", "3"]

@@ -28,7 +28,8 @@ def source(path: str, *names: str) -> str:
     path: from the repository's root. Raises LookupError for a name that is not there.
     """
     text = (ROOT / path).read_text(encoding="utf-8")
-    lines, parts = text.splitlines(), []
+    lines = text.splitlines()
+    parts = []
     for name in names:
         node = ast.parse(text)
         for inner in name.split("."):

@@ -12,7 +12,9 @@ def both_types(numbers: dict) -> None:
     title = "fp16 has eight times as many numbers near 1, bf16 far more range"
     with lesson.picture(title, height=3.8, nrows=2) as (whole, near):
         for y, (name, line) in enumerate(numbers.items()):
-            low, high, color = line[0].item(), line[-1].item(), lesson.RANKS[y]
+            low = line[0].item()
+            high = line[-1].item()
+            color = lesson.RANKS[y]
             whole.plot([low, high], [y, y], "|-", color=color, linewidth=5, markersize=18)
             whole.text(1, y - 0.3, f"{name}: {low:.0e} to {high:.0e}", ha="center", va="bottom")
             some = line[(line >= 1) & (line <= 1 + 1 / 32)]

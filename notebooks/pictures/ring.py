@@ -58,9 +58,11 @@ def three_algorithms() -> None:
     with lesson.picture(title, height=2.6, ncols=3) as grid:
         for axes, (panel, (style, edges)) in zip(grid, panels.items()):
             for (start, end), steps in edges.items():
-                (x, y), (to_x, to_y) = square[start], square[end]
+                (x, y) = square[start]
+                (to_x, to_y) = square[end]
                 far = 0.24 if x != to_x and y != to_y else 0.22
-                across, down = far * (to_x - x), far * (to_y - y)
+                across = far * (to_x - x)
+                down = far * (to_y - y)
                 arrow(axes, (x + across, y + down), (to_x - across, to_y - down), style=style)
                 axes.text((x + to_x) / 2, (y + to_y) / 2, steps, **look)
             for rank, (x, y) in enumerate(square):

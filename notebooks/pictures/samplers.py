@@ -6,7 +6,8 @@ import torch
 
 lesson = import_module("notebooks.lesson")
 seeding = import_module("03_ddp_spawn.shards_and_seeds")
-ORANGE, SKY = "#D55E00", "#56B4E9"
+ORANGE = "#D55E00"
+SKY = "#56B4E9"
 
 
 def padded(of_ranks: list[list[int]]) -> None:

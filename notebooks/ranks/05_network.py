@@ -52,7 +52,8 @@ def count(algorithm: str | Callable, ranks: int, length: int = 720_720) -> Count
 
 def check(algorithm: str | Callable, ranks: int = 8) -> bool:
     """Is the sum right, is no rank busier than in the ring, and are there fewer steps?"""
-    counts, ring = count(algorithm, ranks), count("ring", ranks)
+    counts = count(algorithm, ranks)
+    ring = count("ring", ranks)
     right = all((x == ranks * (ranks + 1) / 2).all() for x in counts.sums)
     print(getattr(algorithm, "__name__", algorithm), end=": ")
     print(f"sum {'right' if right else 'WRONG'}, the busiest rank sends", end=" ")
@@ -64,7 +65,8 @@ class Network:
     """The functions of torch.distributed that the algorithms call."""
 
     def __init__(self, ranks: int):
-        self.ranks, self.own = ranks, threading.local()
+        self.ranks = ranks
+        self.own = threading.local()
         self.queues = defaultdict(queue.SimpleQueue)  # one for each (from, to)
         self.sent = [0] * ranks  # elements
         self.steps = [0] * ranks  # the longest chain of messages that has ended at this rank

@@ -32,8 +32,10 @@ def held(dtype):
 
 def activations(images, autocast=False, checkpoints=False):
     """Bytes that the forward pass keeps for the backward pass."""
-    model, kept = convnet(), {}
-    x, y = torch.rand(images, 1, 28, 28), torch.zeros(images).long()
+    model = convnet()
+    kept = {}
+    x = torch.rand(images, 1, 28, 28)
+    y = torch.zeros(images).long()
 
     def keep(tensor):
         kept[tensor.untyped_storage().data_ptr()] = tensor

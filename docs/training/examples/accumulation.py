@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS, MICRO_BATCHES = 5, 4
+STEPS = 5
+MICRO_BATCHES = 4
 
 
 def accumulate(ddp_model, micro_batches):
@@ -64,14 +65,18 @@ def main():
 
 def examine(way, steps, expected):
     """Train in one of the ways -> what was all-reduced, and the largest errors of the weights."""
-    ddp_model, handed = DistributedDataParallel(make_model()), []
+    ddp_model = DistributedDataParallel(make_model())
+    handed = []
     ddp_model.register_comm_hook(handed, count_and_average)
     weights = train(ddp_model, way, steps)
-    low, high = weights.clone(), weights.clone()
+    low = weights.clone()
+    high = weights.clone()
     dist.all_reduce(low, dist.ReduceOp.MIN)
     dist.all_reduce(high, dist.ReduceOp.MAX)
-    buckets, kib = len(handed) / STEPS, sum(handed) / STEPS / 1024
-    off, apart = largest(weights - expected), largest(high - low)
+    buckets = len(handed) / STEPS
+    kib = sum(handed) / STEPS / 1024
+    off = largest(weights - expected)
+    apart = largest(high - low)
     return f"{buckets:8.1f} {kib:11.1f}   {off:>14} {apart:>14}"
 
 

@@ -72,7 +72,8 @@ def accuracy(model, images, labels):
 
 def main():
     args = parse()
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    ranks = int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")  # The model is small, so it trains on CPUs, even with GPUs.
     images, labels = load(args.data, True, 12_000)
     lr = RATES[args.optimizer]

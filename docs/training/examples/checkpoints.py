@@ -42,7 +42,8 @@ def save(parts, done, generators):
 
 def load(parts, readers, generators):
     """Read the file on all ranks, or on rank 0 alone."""
-    rank, state = dist.get_rank(), None
+    rank = dist.get_rank()
+    state = None
     if readers == "all" or rank == 0:
         state = torch.load(PATH, map_location="cpu")  # Otherwise it goes to the GPU of rank 0.
     if readers == "rank 0, broadcast":
@@ -57,7 +58,8 @@ def load(parts, readers, generators):
 
 def train(device, ranks, resume=None, wrap_first=False, dropout=0.5):
     """Train an epoch on some ranks, from its start or from the file -> this rank's weights."""
-    rank, generators = dist.get_rank(), torch.cuda if device.type == "cuda" else torch
+    rank = dist.get_rank()
+    generators = torch.cuda if device.type == "cuda" else torch
     group = dist.new_group(range(ranks))
     if rank >= ranks:
         return []

@@ -29,7 +29,8 @@ def total_loss(model, rows):
 
 
 def batches_of_a_data_set(ddp_model, optimizer):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     order = DistributedSampler(ROWS, num_replicas=1, rank=0)  # the same on all ranks
     for epoch in range(2):
         order.set_epoch(epoch)
@@ -44,7 +45,8 @@ def batches_of_a_data_set(ddp_model, optimizer):
 
 
 def micro_batches_of_a_stream(ddp_model, optimizer):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     loader = iter(DataLoader(Stream(), batch_size=4))  # Every rank reads all rows.
     for step in iter(lambda: list(islice(loader, 2)), []):  # two micro-batches per step
         count = sum(len(rows) for rows in step)

@@ -14,7 +14,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-WORDS, LENGTH, PADDING = 20, 48, -100
+WORDS = 20
+LENGTH = 48
+PADDING = -100
 # The number of tokens in each micro-batch of each rank.
 EQUAL = [[12, 12, 12]]
 UNEQUAL = [[40, 8, 3], [6, 2, 1]]
@@ -51,7 +53,10 @@ def with_factor(ddp_model, micro_batches, factor):
     dist.all_reduce(every)  # Now every[i] has the tokens of micro-batch i on all ranks together.
     n = SimpleNamespace(ranks=dist.get_world_size(), micro_batches=len(micro_batches))
     for i, (x, y) in enumerate(micro_batches):
-        n.here, n.rank, n.micro_batch, n.all = own[i], own.sum(), every[i], every.sum()
+        n.here = own[i]
+        n.rank = own.sum()
+        n.micro_batch = every[i]
+        n.all = every.sum()
         total = F.cross_entropy(ddp_model(x), y, ignore_index=PADDING, reduction="sum")
         (total * factor(n)).backward()
 
@@ -99,7 +104,8 @@ def compare(way, tokens):
     model.zero_grad()
     way(DistributedDataParallel(model), data[dist.get_rank()])
     found = gradient(model)
-    length, error = found.norm() / true.norm(), (found - true).norm() / true.norm()
+    length = found.norm() / true.norm()
+    error = (found - true).norm() / true.norm()
     error = f"{error:.2f}" if error > 1e-14 else "below 1e-14"
     angle = F.cosine_similarity(found, true, dim=0).clamp(max=1).acos().rad2deg()
     return f"{length:5.3f}x", f"{error:>14}", f"{angle:4.1f}°"

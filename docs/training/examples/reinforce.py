@@ -32,14 +32,19 @@ def main():
 
 
 def train(args, device):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     torch.manual_seed(args.seed if args.same_seed else args.seed + rank)
     model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
     ddp_model = nn.parallel.DistributedDataParallel(model)  # All ranks get rank 0's weights.
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    totals, first, left = torch.zeros(4, device=device), [None] * world_size, [None] * world_size
+    totals = torch.zeros(4, device=device)
+    first = [None] * world_size
+    left = [None] * world_size
     for iteration in range(1, 61):
-        start, episodes, stop = time.perf_counter(), [], [False]
+        start = time.perf_counter()
+        episodes = []
+        stop = [False]
         while sum(len(episode) for episode in episodes) < args.samples / world_size:
             episodes.append(play(model, device))  # The last episode is played to its end.
         seconds = torch.full((2,), time.perf_counter() - start, device=device)
@@ -78,8 +83,10 @@ def play(model, device, greedy=False):
         samples.append([x, speed, angle, turn, right])
         push = ((10 if right else -10) + 0.05 * turn**2 * sin(angle)) / 1.1
         tilt = (9.8 * sin(angle) - cos(angle) * push) / (2 / 3 - 0.05 * cos(angle) ** 2 / 1.1)
-        x, speed = x + 0.02 * speed, speed + 0.02 * (push - 0.05 * tilt * cos(angle) / 1.1)
-        angle, turn = angle + 0.02 * turn, turn + 0.02 * tilt
+        x = x + 0.02 * speed
+        speed = speed + 0.02 * (push - 0.05 * tilt * cos(angle) / 1.1)
+        angle = angle + 0.02 * turn
+        turn = turn + 0.02 * tilt
     return samples
 
 
@@ -91,7 +98,8 @@ def update(ddp_model, optimizer, episodes, device):
     sums = torch.tensor([len(samples), len(episodes), returns.sum()], device=device)
     dist.all_reduce(sums)
     advantages = returns - sums[2] / sums[0]  # The baseline is the mean return on all ranks.
-    logits, actions = ddp_model(samples[:, :4])[:, 0], samples[:, 4]
+    logits = ddp_model(samples[:, :4])[:, 0]
+    actions = samples[:, 4]
     loss = nn.BCEWithLogitsLoss(advantages, reduction="sum")(logits, actions)
     optimizer.zero_grad()
     (loss * dist.get_world_size() / sums[0]).backward()  # DDP divides by the world size.

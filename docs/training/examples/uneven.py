@@ -27,7 +27,8 @@ class Stream(IterableDataset):
     def __iter__(self):
         samples = torch.randn(1003, 8, generator=torch.Generator().manual_seed(0))
         files = samples.split(17)  # These parts stand for 59 files on a disk.
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        rank = int(os.environ["RANK"])
+        world_size = int(os.environ["WORLD_SIZE"])
         info = get_worker_info()  # None without loader workers
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         for file in files[rank * workers + worker :: world_size * workers]:
@@ -40,7 +41,8 @@ def in_step(loader, repeat, control):
     With repeat, stop after the last rank; the other ranks begin their data again until then.
     `control` is a gloo group. Its tensors are on the CPU, so that no rank waits for its GPU.
     """
-    iterator, done = iter(loader), 0
+    iterator = iter(loader)
+    done = 0
     while True:
         batch = next(iterator, None)
         if batch is None:
@@ -64,10 +66,14 @@ def train(way, device):
     control = dist.new_group(backend="gloo")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loader = DataLoader(Stream(), batch_size=50, num_workers=2)
-    steps, samples, weights, ends = 0, 0, None, "ok"
+    steps = 0
+    samples = 0
+    weights = None
+    ends = "ok"
     for epoch in range(2):
         batches = in_step(loader, way == "repeat", control) if way in ("stop", "repeat") else loader
-        join, throw = way.startswith("join"), way == "join, throw"
+        join = way.startswith("join")
+        throw = way == "join, throw"
         try:
             with Join([ddp_model], enable=join, throw_on_early_termination=throw):
                 for number, x in enumerate(batches):
@@ -77,7 +83,8 @@ def train(way, device):
                     if throw or way == "join, all_reduce":
                         dist.all_reduce(loss.detach(), group=group)  # for example to print it
                     optimizer.step()
-                    steps, samples = steps + 1, samples + len(x)
+                    steps += 1
+                    samples += len(x)
                     if (epoch, number) == (1, 4):
                         weights = nn.utils.parameters_to_vector(model.parameters()).tolist()
         except RuntimeError as error:

@@ -47,8 +47,11 @@ class Model(nn.Module):
 
 def two_steps(x, way, first, second, flags):
     """-> the trunk's gradient in step 1, how it ended, the numbers that a step all-reduces"""
-    rank, group = dist.get_rank(), dist.new_group(timeout=timedelta(seconds=5))
-    model, trunk, counts = Model(), "-", [0]
+    rank = dist.get_rank()
+    group = dist.new_group(timeout=timedelta(seconds=5))
+    model = Model()
+    trunk = "-"
+    counts = [0]
     if way.endswith("before DDP"):
         model.freeze_b_and_c()
     ddp_model = DistributedDataParallel(model, process_group=group, **flags)
@@ -78,15 +81,18 @@ def counted_all_reduce(state, bucket):
 
 def averages(x):
     """All ranks use the trunk and a, rank 0 uses b, no rank uses c -> the rows of a table."""
-    branches, world_size = "ab" if dist.get_rank() == 0 else "a", dist.get_world_size()
-    alone, model = Model(), Model()
+    branches = "ab" if dist.get_rank() == 0 else "a"
+    world_size = dist.get_world_size()
+    alone = Model()
+    model = Model()
     alone(x, branches).backward()
     ddp_model = DistributedDataParallel(model, find_unused_parameters=True)
     ddp_model(x, branches).backward()
     found = [None] * world_size
     dist.all_gather_object(found, (alone.gradients(), model.gradients()))
     own, averaged = ([*zip(*gradients)] for gradients in zip(*found))
-    rows, differ = ["parameter  own gradient on rank 0, 1, ...  .grad after backward of DDP"], 0.0
+    rows = ["parameter  own gradient on rank 0, 1, ...  .grad after backward of DDP"]
+    differ = 0.0
     for name, before, after in zip(model.layers, own, averaged):
         expected = sum(gradient or 0.0 for gradient in before) / world_size
         differ = max([differ, *(abs((gradient or 0.0) - expected) for gradient in after)])
@@ -99,7 +105,8 @@ def main():
         raise SystemExit("start it with torchrun, as the first lines of this file show")
     # It uses gloo even if there are GPUs, because NCCL's timeout would end the process.
     dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world_size = dist.get_world_size()
     x = torch.full((1, 1), 1.0 + 2 * rank)  # 1 on rank 0, 3 on rank 1
     rows = ["                        trunk's gradient  numbers  how rank 0, 1, ... ended"]
     for way, *plan in WAYS:

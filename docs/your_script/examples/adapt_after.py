@@ -20,8 +20,10 @@ def main():
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun: --help shows how")
     # 1. torchrun starts one process (rank) per device and sets these variables for each.
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    world_size, cuda = int(os.environ["WORLD_SIZE"]), torch.cuda.is_available()
+    rank = int(os.environ["RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
+    cuda = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)  # Each rank uses its own GPU.
@@ -45,7 +47,8 @@ def main():
         sampler.set_epoch(epoch)  # 8.
         model.train()
         for x, y in loader:
-            x, y = x.to(device), y.to(device)
+            x = x.to(device)
+            y = y.to(device)
             x = x + 0.01 * torch.randn_like(x)  # augmentation
             loss = F.mse_loss(ddp_model(x), y)  # (7)
             optimizer.zero_grad()
@@ -56,7 +59,8 @@ def main():
         total = torch.zeros(2, device=device)  # the sum of the errors and their number
         with torch.inference_mode():
             for x, y in valid_loader:
-                x, y = x.to(device), y.to(device)
+                x = x.to(device)
+                y = y.to(device)
                 total[0] += F.mse_loss(model(x), y, reduction="sum")
                 total[1] += len(y)
         dist.all_reduce(total)  # (6) All ranks have the same error, and leave the loop together.

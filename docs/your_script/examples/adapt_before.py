@@ -28,7 +28,8 @@ def main():
     for epoch in range(8):
         model.train()
         for x, y in loader:
-            x, y = x.to(device), y.to(device)
+            x = x.to(device)
+            y = y.to(device)
             x = x + 0.01 * torch.randn_like(x)  # augmentation
             loss = F.mse_loss(model(x), y)
             optimizer.zero_grad()
@@ -39,7 +40,8 @@ def main():
         total = torch.zeros(2, device=device)  # the sum of the errors and their number
         with torch.inference_mode():
             for x, y in valid_loader:
-                x, y = x.to(device), y.to(device)
+                x = x.to(device)
+                y = y.to(device)
                 total[0] += F.mse_loss(model(x), y, reduction="sum")
                 total[1] += len(y)
         error = (total[0] / total[1]).item()

@@ -27,7 +27,8 @@ def main():
     args = parser.parse_args()
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun: --help shows how")
-    local_rank, world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    world_size = int(os.environ["WORLD_SIZE"])
     if args.batch_size % world_size:
         parser.error(f"--batch-size {args.batch_size} is not divisible by {world_size} ranks")
     cuda = torch.cuda.is_available()
@@ -70,7 +71,8 @@ def train(args, device, rank, world_size):
         sampler.set_epoch(epoch)
         model.train()
         for x, y in loader:
-            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+            x = x.to(device, non_blocking=True)
+            y = y.to(device, non_blocking=True)
             with amp:
                 loss = nn.functional.cross_entropy(ddp_model(x), y)
             optimizer.zero_grad()
