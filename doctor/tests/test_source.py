@@ -1,7 +1,7 @@
 """Which line leads to the line in which a mistake shows?"""
 
 import pytest
-from ddp_doctor.check import source, values
+from ddp_doctor.check import changed, order, source, values
 
 SCRIPT = """
 def main():
@@ -126,9 +126,9 @@ def test_the_line_that_made_a_value(tmp_path, monkeypatch):
     assert values.model_made(optimizer) == line("network = Network")
     assert values.line_made(rate) == line("rate *=")
     assert values.times_world(rate) == 1 and values.over_world(batch)
-    assert values.guarded_change(files) == line("if rank == 0")
+    assert changed.guarded_change(files) == line("if rank == 0")
     assert values.result_line("values.py:22") == line("return right")
-    assert values.unordered(files) == line("set(text)")
+    assert order.unordered(files) == line("set(text)")
     inside = [line("loss = cross"), line("train(network")]
     assert values.decision(inside, [line("dist.barrier")]) == line("score = evaluate")
 
@@ -139,3 +139,106 @@ def test_ddp_that_is_called_on_gpus_only(number, tmp_path):
     (tmp_path / "train.py").write_text(head)
     source.tree_of.cache_clear()
     assert source.wraps_on_gpus_only({"train.py"}) == number("if torch.cuda")
+
+
+TRAINER = """
+DEFAULTS = {"width": 8}
+
+
+class Parts:
+    def __init__(self, count, rank, per_rank=4):
+        self.rank = rank
+        self.per_rank = per_rank
+
+    def __iter__(self):
+        order = torch.randperm(8, generator=torch.Generator().manual_seed(3))
+        first = self.rank * self.per_rank
+        return iter(order[first : first + self.per_rank])
+
+
+class Trainer:
+    def __init__(self, world_size, rate=0.1):
+        self.rate = scaled(rate, world_size)
+        self.noise = torch.Generator()
+        self.noise.manual_seed(5)
+        self.ddp = DDP(Net(DEFAULTS["width"]))
+        init_head(self.ddp.module)
+        self.optimizer = SGD(self.ddp.parameters(), lr=self.rate)
+
+    def fit(self):
+        loss = self.loss_of(x + torch.randn(8, generator=self.noise))
+        loss.backward()
+        for p in self.ddp.parameters():
+            p.grad.mul_(1 + self.noise_of_rank)
+        if loss.item() < 3:
+            self.optimizer.step()
+        codes = self.ddp.module.codebook
+        codes.data.copy_(means)
+
+    def loss_of(self, x):
+        losses = cross_entropy(self.ddp(x), y, reduction="none")
+        return (losses * mask).sum() / mask.sum()
+
+
+def scaled(rate, world_size):
+    return rate * world_size
+
+
+def init_head(model):
+    nn.init.normal_(model.head.weight)
+
+
+mine = data[rank::world_size]
+loader = DataLoader(TensorDataset(mine), **dict(batch_size=args.batch_size))
+parser.add_argument("--batch-size", default=32 // world_size)
+seen = set(names)
+seen.add("other")
+vocabulary = {name: i for i, name in enumerate(seen)}
+"""
+
+
+@pytest.fixture
+def line(tmp_path, monkeypatch):
+    """The line of TRAINER that has these words."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    source.tree_of.cache_clear()
+
+    def number(words):
+        [found] = [i for i, text in enumerate(TRAINER.splitlines(), 1) if words in text]
+        return f"trainer.py:{found}"
+
+    return number
+
+
+def test_a_value_through_attributes_helpers_and_defaults(line):
+    files = {"trainer.py"}
+    rate = values.rate_of(line("SGD"))
+    assert values.times_world(rate) == 1
+    assert values.line_made(rate) == line("self.rate = scaled")
+    assert values.loss_line(line("loss.backward"), files) == line("return (losses")
+    batch = values.argument_of(line("TensorDataset"), ("DataLoader",), 1, "batch_size")
+    assert values.over_world(batch)
+    assert values.line_made(batch) == line("add_argument")
+    width = values.argument_of(line("Net("), ("Net",), 0)
+    assert values.line_made(width) == line('{"width"')
+
+
+def test_the_line_with_the_part_of_a_rank(line):
+    files = {"trainer.py"}
+    data = values.argument_of(line("TensorDataset"), ("DataLoader",), 0, "dataset")
+    assert order.line_with_rank(data) == line("data[rank::")
+    assert order.part_in_class(line("__iter__")) == line("first = ")
+    assert order.giving_line(line("__iter__")) == line("return iter")
+    assert order.seed_in_class(line("__iter__")) == line("manual_seed(3)")
+    assert order.unordered(files) == line("enumerate(seen)")
+    assert order.makes_noise("self.noise", files)
+    assert order.line_of_generator("self.noise", files) == line("manual_seed(5)")
+
+
+def test_the_line_that_changes_weights_or_gradients(line):
+    files = {"trainer.py"}
+    assert changed.changed_by_name(["net.codebook"], files) == line("copy_(means)")
+    assert changed.changed_gradient(files) == line("p.grad.mul_")
+    assert changed.initialised_late(line("DDP("), files) == line("    init_head(self")
+    assert changed.condition_around(line("optimizer.step")) == line("if loss.item")

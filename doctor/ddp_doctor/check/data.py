@@ -8,6 +8,7 @@ from ..run.digits import NUMBER
 from ..run.events import Backward, Collective, Drew, Parameters, Printed, Read, Seeded, Sent, Wrote
 from ..run.words import per_rank, short
 from .findings import Finding
+from .order import unordered
 from .printing import EACH_RANK_CALLS, OWN
 from .source import call_of, files_of, guard_of, keyword_of, loop_around
 from .values import (
@@ -23,7 +24,6 @@ from .values import (
     result_of_framework,
     seeded_by_rank,
     seeding_in,
-    unordered,
 )
 
 BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")

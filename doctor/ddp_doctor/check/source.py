@@ -13,6 +13,7 @@ from ..run.events import EpochBegan, Joined
 # Words by which a script asks which rank it is, or whether there is a GPU.
 RANK = re.compile(
     r"rank|master|main_process|is_main|is_chief|primary|process_index|global_zero|process_zero"
+    r"|RANK\b[^=!<>]{0,12}[=!<>]|not \w*RANK\b"  # and not `"RANK" in os.environ`
 )
 GPU = re.compile(r"cuda|gpu|accel")
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)

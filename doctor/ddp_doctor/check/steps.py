@@ -20,15 +20,14 @@ from ..run.events import (
 )
 from ..run.facts import facts
 from ..run.words import per_rank, short
+from .changed import changed_in_place, guarded_change
 from .findings import Finding
 from .source import assignment_of, files_of, guard_of, parted, wraps_on_gpus_only
 from .values import (
     Value,
     argument_of,
     calls_of,
-    changed_in_place,
     function_around,
-    guarded_change,
     length_assigned,
     line_made,
     line_over_world,

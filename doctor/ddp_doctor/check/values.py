@@ -97,17 +97,37 @@ def argument(call, place, *names):
         if keyword.arg in names:
             return keyword.value
     starred = any(isinstance(one, ast.Starred) for one in call.args)
-    if place is not None and not starred and place < len(call.args):
+    if place is not None and not starred and 0 <= place < len(call.args):
         return call.args[place]
     return None
 
 
 def argument_of(line, callees, place, *names):
     """The argument of the outermost such call in this line, as a Value, or None."""
+    file, number = parted(line)
     for call in calls_at(line, callees):
         node = argument(call, place, *names)
         if node is not None:
-            return Value(parted(line)[0], node.lineno, node)
+            return Value(file, node.lineno, node)
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                given = entry_given(made(Value(file, number, keyword.value)), names)
+                if given is not None:
+                    return given
+    return None
+
+
+def entry_given(value, names):
+    """The value of one of these names in a dictionary that a call gets as **options."""
+    node = getattr(value, "node", None)
+    pairs = []
+    if isinstance(node, ast.Dict):
+        pairs = [(getattr(key, "value", None), given) for key, given in zip(node.keys, node.values)]
+    elif isinstance(node, ast.Call) and called(node) == "dict":
+        pairs = [(keyword.arg, keyword.value) for keyword in node.keywords]
+    for name, given in pairs:
+        if name in names:
+            return Value(value.file, given.lineno, given)
     return None
 
 
@@ -139,7 +159,7 @@ def assignments(scope, name):
 
 def made(value):
     """The Value of the expression that a name stands for. Others stand for themselves."""
-    if not isinstance(value.node, NAMES):
+    if not is_name(value.node):
         return value
     name = ast.unparse(value.node)
     scope = function_around(value.file, value.number)
@@ -148,8 +168,80 @@ def made(value):
         return value_given(value.file, above[-1], name)
     if isinstance(scope, FUNCTIONS) and name in parameters(scope):
         return argument_of_only_call(value.file, scope, name)
-    everywhere = assignments(tree_of(value.file), name)
-    return value_given(value.file, everywhere[0], name) if len(everywhere) == 1 else None
+    return given_elsewhere(value, name)
+
+
+def is_name(node):
+    """`rate`, `self.rate`, `config["rate"]`"""
+    return isinstance(node, NAMES) or (isinstance(node, ast.Subscript) and is_text(node.slice))
+
+
+def is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def given_elsewhere(value, name):
+    """What another function of the class, or else the only place of the file, gives this name."""
+    scopes = [tree_of(value.file)]
+    around = class_around(value.file, value.number)
+    if name.startswith("self.") and around is not None:
+        scopes.insert(0, around)
+    for scope in scopes:
+        found = assignments(scope, name)
+        places = {function_around(value.file, node.lineno) for node in found}
+        if len(places) == 1:
+            return value_given(value.file, found[-1], name)
+        if found:
+            return None
+    if isinstance(value.node, ast.Subscript):
+        return entry_of(value.file, value.node.slice.value)
+    if isinstance(value.node, ast.Attribute):
+        return attribute_given(value.file, value.node.attr)
+    return None
+
+
+def class_around(file, number):
+    """The innermost class that has this line, or None."""
+    found = None
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.ClassDef) and has(node, number):
+            found = node
+    return found
+
+
+def attribute_given(file, attribute):
+    """The only value of this attribute: of any object, in a class body, or a flag's default."""
+    found = []
+    for node in ast.walk(tree_of(file)):
+        for target in targets_of(node):
+            if getattr(target, "attr", "") == attribute:
+                found.append(value_given(file, node, ast.unparse(target)))
+        for field in node.body if isinstance(node, ast.ClassDef) else ():
+            if attribute in [getattr(target, "id", "") for target in targets_of(field)]:
+                found.append(value_given(file, field, attribute))
+        if isinstance(node, ast.Call) and is_flag(node, attribute):
+            default = argument(node, None, "default")
+            found.append(Value(file, node.lineno, default) if default is not None else None)
+    return found[0] if len(found) == 1 else None
+
+
+def is_flag(call, name):
+    """`parser.add_argument("--batch-size")` gives args.batch_size."""
+    if called(call) != "add_argument":
+        return False
+    words = [one.value for one in call.args if is_text(one)]
+    return name in [word.lstrip("-").replace("-", "_") for word in words]
+
+
+def entry_of(file, key):
+    """The value of this key in the only dictionary of the file that has it."""
+    found = []
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Dict):
+            for name, given in zip(node.keys, node.values):
+                if getattr(name, "value", None) == key:
+                    found.append(Value(file, given.lineno, given))
+    return found[0] if len(found) == 1 else None
 
 
 def value_given(file, statement, name):
@@ -159,11 +251,37 @@ def value_given(file, statement, name):
     if isinstance(statement, ast.AugAssign):
         node = ast.BinOp(statement.target, statement.op, node)
     for target in getattr(statement, "targets", []):
-        if isinstance(target, ast.Tuple) and isinstance(node, ast.Tuple):
-            for part, given in zip(target.elts, node.elts):
-                if ast.unparse(part) == name:
-                    return Value(file, statement.lineno, given)
+        if isinstance(target, ast.Tuple):
+            return part_given(Value(file, statement.lineno, node), target.elts, name)
     return Value(file, statement.lineno, node)
+
+
+def part_given(value, targets, name):
+    """`a, b = x, y` gives x to a. A function that returns `x, y` does so, too."""
+    inner = value
+    if isinstance(value.node, ast.Call):
+        inner = returned(value) or value
+    if isinstance(inner.node, ast.Tuple):
+        for part, given in zip(targets, inner.node.elts):
+            if ast.unparse(part) == name:
+                return Value(inner.file, given.lineno, given)
+    return value
+
+
+def returned(value):
+    """What a called function of the same file returns, if one `return` only gives a value."""
+    if not isinstance(value.node, ast.Call):
+        return None
+    functions = functions_named(value.file, called(value.node))
+    if not functions:
+        functions = functions_of_object(value)
+    if len(functions) != 1:
+        return None
+    found = []
+    for node in ast.walk(functions[0]):
+        if isinstance(node, ast.Return) and node.value is not None:
+            found.append(Value(value.file, node.lineno, node.value))
+    return found[0] if len(found) == 1 else None
 
 
 def parameters(function):
@@ -171,19 +289,66 @@ def parameters(function):
     return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
 
 
+def functions_named(file, name):
+    nodes = ast.walk(tree_of(file))
+    return [node for node in nodes if isinstance(node, FUNCTIONS) and node.name == name]
+
+
+def classes_named(file, name):
+    nodes = ast.walk(tree_of(file))
+    return [node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name]
+
+
+def functions_of_object(value):
+    """After `loss_of = Criterion()`, `loss_of(x)` calls forward() or __call__() of its class."""
+    if not isinstance(value.node.func, NAMES):
+        return []
+    first = made_first(Value(value.file, value.number, value.node.func))
+    if first is None or not isinstance(first.node, ast.Call):
+        return []
+    found = []
+    for kind in classes_named(value.file, called(first.node)):
+        for node in kind.body:
+            if isinstance(node, FUNCTIONS) and node.name in ("forward", "__call__"):
+                found.append(node)
+    return found
+
+
 def argument_of_only_call(file, function, name):
-    calls = [call for _, call in calls_of((function.name,), {file})]
+    """What the only call of a function gives for this parameter, or else its default."""
+    names = parameters(function)
+    callee = function.name
+    if callee == "__init__":
+        callee = getattr(class_around(file, function.lineno), "name", callee)
+    calls = [call for _, call in calls_of((callee,), {file})]
     if len(calls) != 1:
         return None
-    names = parameters(function)
     place = names.index(name) - (names[0] == "self")
     node = argument(calls[0], place, name)
+    if node is None:
+        node = default_of(function, name)
     return Value(file, node.lineno, node) if node is not None else None
 
 
+def is_parameter(value):
+    """Is it a parameter of the function around it, that the function gives no other value?"""
+    scope = function_around(value.file, value.number)
+    name = ast.unparse(value.node)
+    known = isinstance(scope, FUNCTIONS) and name in parameters(scope)
+    return known and not assignments(scope, name)
+
+
+def default_of(function, name):
+    given = function.args
+    positional = [one.arg for one in (*given.posonlyargs, *given.args)]
+    defaults = dict(zip(reversed(positional), reversed(given.defaults)))
+    defaults |= dict(zip([one.arg for one in given.kwonlyargs], given.kw_defaults))
+    return defaults.get(name)
+
+
 def made_first(value, most=5):
-    """The Value that a name stands for, through further names and calls of functions."""
-    while value is not None and isinstance(value.node, NAMES) and most:
+    """The Value that a name stands for, through further names."""
+    while value is not None and is_name(value.node) and most:
         value = made(value)
         most -= 1
     return value
@@ -201,8 +366,9 @@ def parts_of(value, depth=4):
     """All nodes of an expression and of those that its names stand for."""
     for node in ast.walk(value.node):
         yield node
-        if isinstance(node, NAMES) and depth:
-            inner = made(Value(value.file, value.number, node))
+        if depth:
+            own = Value(value.file, value.number, node)
+            inner = made(own) if is_name(node) else returned(own)
             if inner is not None:
                 yield from parts_of(inner, depth - 1)
 
@@ -219,13 +385,14 @@ def loss_line(at, files):
     return lines.pop() if len(lines) == 1 else ""
 
 
-def line_over_world(at):
-    """The only line above this one, in its function, that divides by the number of ranks."""
+def line_over_world(at, above=True):
+    """The only line of this function that divides by the number of ranks, above this line."""
     file, number = parted(at)
     lines = set()
     for node in ast.walk(function_around(file, number)):
         value = getattr(node, "value", None)
-        if not targets_of(node) or value is None or node.lineno > number:
+        gives = targets_of(node) or isinstance(node, ast.Return)
+        if not gives or value is None or (above and node.lineno > number):
             continue
         divides_itself = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div)
         if is_of_world(value, ast.Div) or (divides_itself and is_number_of_ranks(value)):
@@ -274,14 +441,19 @@ def loss_made(value, most=8):
     while value is not None and most:
         most -= 1
         node = value.node
+        if is_mean_of_sum(node):
+            return value.line
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Mult)):
             inner = node.left
         elif isinstance(node, ast.Call) and called(node) in UNCHANGED and node.args:
             inner = node.args[0]
         elif isinstance(node, ast.Call) and called(node) in UNCHANGED:
             inner = getattr(node.func, "value", None)
-        elif isinstance(node, NAMES):
+        elif is_name(node):
             value = made(value)
+            continue
+        elif returned(value) is not None:
+            value = returned(value)
             continue
         else:
             return value.line
@@ -289,6 +461,13 @@ def loss_made(value, most=8):
             return value.line
         value = Value(value.file, value.number, inner)
     return ""
+
+
+def is_mean_of_sum(node):
+    """`(losses * mask).sum() / mask.sum()`"""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return False
+    return isinstance(node.left, ast.Call) and called(node.left) == "sum"
 
 
 # ------------------------------------------------------------------ a result of an evaluation
@@ -343,12 +522,24 @@ def loader_given_below(file, call, name, before):
 
 
 def only_result(file, function, after):
-    lines = set()
+    """The first line that divides, if all that do stand in one block."""
+    found = []  # the first of each block
     for node in ast.walk(function):
-        if isinstance(node, ast.stmt) and node.lineno > after and not blocks_of(node):
-            if any(divides(part) for part in ast.walk(node)):
-                lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+        for block in blocks_of(node):
+            below = [one for one in block if one.lineno > after and not blocks_of(one)]
+            results = [one for one in below if any(map(divides, ast.walk(one)))]
+            found += results[:1]
+    return f"{file}:{found[0].lineno}" if len(found) == 1 else ""
+
+
+def result_of_caller(line, callers):
+    """A function that loops over data returns counts, and its caller divides: in which line?"""
+    file, number = parted(line)
+    inner = function_around(file, number)
+    if not isinstance(inner, FUNCTIONS) or any(map(divides, ast.walk(inner))) or not callers:
+        return ""
+    file, number = parted(callers[0])
+    return only_result(file, function_around(file, number), after=number - 1)
 
 
 def divides(node):
@@ -519,9 +710,10 @@ def decision(inside, outside):
         for node in ast.walk(loop):
             if isinstance(node, ast.If) and leaves(node, loop):
                 exits.append((file, loop, node))
-    if len({(file, node.lineno) for file, _, node in exits}) != 1:
+    # Two loops, one in the other, may be left by the same test. The inner one is the last here.
+    if len({(file, ast.unparse(node.test)) for file, _, node in exits}) != 1:
         return ""
-    file, loop, test = exits[0]
+    file, loop, test = exits[-1]
     if asks(test.test, RANK):
         return f"{file}:{test.lineno}"
     return decided_by(file, loop, test) or f"{file}:{test.lineno}"
@@ -574,69 +766,6 @@ def seeded_by_rank(files):
     return lines.pop() if len(lines) == 1 else ""
 
 
-# ------------------------------------------------------------------ what only some ranks change
-
-CHANGING = ("load_state_dict", "update_parameters", "clip_grad_norm_", "clip_grad_value_")
-WEIGHT = re.compile(r"weight|codebook|\.data$|\.bias$")
-IN_PLACE = re.compile(r"(copy|lerp|mul|add|sub|div|fill|normal|uniform|clamp|zero)_")
-OF_A_MODEL = re.compile(r"parameters\(\)|state_dict\(\)|\.data\b|\.weight|\.bias|buffers\(\)")
-
-
-def guarded_change(files):
-    """The only `if` by the rank in which weights are changed, also by a function of these files."""
-    changing = {}
-    for file in files:
-        for node in ast.walk(tree_of(file)):
-            if isinstance(node, FUNCTIONS):
-                changing[node.name] = changing.get(node.name, False) or changes(node)
-    guards = set()
-    for file in files:
-        for node in ast.walk(tree_of(file)):
-            if not isinstance(node, ast.If) or not asks(node.test, RANK):
-                continue
-            for statement in node.body:
-                calls = [one for one in ast.walk(statement) if isinstance(one, ast.Call)]
-                if changes(statement) or any(changing.get(called(call)) for call in calls):
-                    guards.add(f"{file}:{node.lineno}")
-    return guards.pop() if len(guards) == 1 else ""
-
-
-def changed_in_place(files):
-    """The only line that overwrites some rows of a weight, as `weight[dead] = ...` does."""
-    lines = set()
-    for file in files:
-        for node in ast.walk(tree_of(file)):
-            for target in targets_of(node):
-                is_part = isinstance(target, ast.Subscript) and not is_text(target.slice)
-                if is_part and WEIGHT.search(ast.unparse(target.value)):
-                    lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
-
-
-def is_text(node):
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def changes(scope):
-    """Does it change weights in place, by load_state_dict(), or by a loop over parameters?"""
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Call) and called(node) in CHANGING:
-            return True
-        if isinstance(node, ast.For) and OF_A_MODEL.search(ast.unparse(node.iter)):
-            if any(is_in_place(inner) for inner in ast.walk(node)):
-                return True
-        if is_in_place(node) and OF_A_MODEL.search(ast.unparse(node)):
-            return True
-    return False
-
-
-def is_in_place(node):
-    if isinstance(node, ast.Call):
-        return IN_PLACE.fullmatch(called(node)) is not None
-    targets = targets_of(node) if isinstance(node, (ast.Assign, ast.AugAssign)) else []
-    return any(getattr(target, "attr", "") == "data" for target in targets)
-
-
 def guarded_call(line, name):
     """In the file of this line: the `if` around the only call of this function."""
     file, _ = parted(line)
@@ -649,42 +778,3 @@ def guarded_call(line, name):
             tests.append(node)
     inner = [node for node in tests if "__name__" not in ast.unparse(node.test)]
     return f"{file}:{inner[-1].lineno}" if inner else ""
-
-
-# ------------------------------------------------------------------ an order that differs
-
-UNORDERED = ("listdir", "scandir", "glob", "iglob", "iterdir", "rglob")
-ORDERS = ("sorted", "len", "sum", "min", "max", "any", "all", "set", "sort")
-
-
-def unordered(files):
-    """The only line that takes the order of a set or a folder: it may differ between ranks."""
-    lines = set()
-    for file in files:
-        tree = tree_of(file)
-        safe = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and called(node) in ORDERS:
-                safe.update(id(inner) for inner in ast.walk(node) if inner is not node)
-        for node in ast.walk(tree):
-            if id(node) not in safe and gives_no_order(node):
-                lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
-
-
-def gives_no_order(node):
-    """os.listdir(), a loop over a set, list(set(...))"""
-    if isinstance(node, ast.Call) and called(node) in UNORDERED:
-        return True
-    taken = []
-    if isinstance(node, ast.Call) and called(node) in ("list", "tuple", "enumerate"):
-        taken = node.args[:1]
-    elif isinstance(node, (ast.For, ast.comprehension)):
-        taken = [node.iter]
-    return any(is_set(one) for one in taken)
-
-
-def is_set(node):
-    if isinstance(node, ast.Call):
-        return getattr(node.func, "id", "") in ("set", "frozenset")
-    return isinstance(node, (ast.Set, ast.SetComp))

@@ -1,0 +1,353 @@
+"""Reads the script: which samples does a rank get, and in which order?
+
+As in values.py, where two lines are possible, the answer is an empty text.
+"""
+
+import ast
+import re
+
+from .source import blocks_of, has, loops_around, parted, tree_of
+from .values import (
+    FUNCTIONS,
+    NAMES,
+    Value,
+    argument,
+    argument_of,
+    assignments,
+    called,
+    calls_at,
+    calls_of,
+    class_around,
+    classes_named,
+    function_around,
+    functions_named,
+    is_name,
+    made,
+    returned,
+    targets_of,
+)
+
+# The number of a rank, and not how many ranks there are: `self.rank`, `args.local_rank`.
+OWN_RANK = re.compile(r"(?<![a-z])(?<!per_)(?<!num_)rank(?!s|_zero)|process_index", re.I)
+
+# ------------------------------------------------------------------ the part of a rank
+
+
+def part_of_data(began):
+    """The line that takes the part of a rank: in the script's sampler, its subset, or its data."""
+    if began.order_by:
+        return part_in_class(began.order_by) or giving_line(began.order_by)
+    if began.subset_made:
+        indices = argument_of(began.subset_made, ("Subset",), 1, "indices")
+        return line_with_rank(indices) or began.subset_made
+    data = argument_of(began.made, ("DataLoader",), 0, "dataset")
+    return line_with_rank(data) or part_of_stream(began)
+
+
+def part_of_stream(began):
+    return part_in_class(began.streams) if began.streams else ""
+
+
+def line_with_rank(value, depth=5):
+    """The nearest line that takes a part by the rank, of those that lead to this value."""
+    if value is None or not depth:
+        return ""
+    if any(takes_part(node) for node in ast.walk(value.node)):
+        return value.line
+    for node in ast.walk(value.node):
+        inner = Value(value.file, value.number, node)
+        following = made(inner) if is_name(node) else returned(inner)
+        line = line_with_rank(following, depth - 1) or part_in_own_class(inner)
+        if line:
+            return line
+    return ""
+
+
+def rank_in_call(line):
+    """The line in which an argument of the outermost call of this line gets the rank."""
+    file, _ = parted(line)
+    for call in calls_at(line)[:1]:
+        for node in [*call.args, *(keyword.value for keyword in call.keywords)]:
+            value = Value(file, node.lineno, node)
+            most = 3
+            while value is not None and most:
+                if has_rank(value.node):
+                    return value.line
+                following = made(value)
+                value = following if following != value else None
+                most -= 1
+    return ""
+
+
+def own_source(files):
+    """The only line that broadcasts from the rank itself: `broadcast(tensor, src=rank)`."""
+    lines = set()
+    for file, call in calls_of(("broadcast", "broadcast_object_list"), files):
+        source = argument(call, 1, "src")
+        if source is not None and is_rank(source):
+            lines.add(f"{file}:{call.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def part_in_own_class(value):
+    """The same within a class of this file, if the value constructs an object of it."""
+    if isinstance(value.node, ast.Call):
+        for node in classes_named(value.file, called(value.node)):
+            return part_in_class(f"{value.file}:{node.lineno}")
+    return ""
+
+
+def part_in_class(line):
+    """The only line of the class around this one that takes a part by the rank."""
+    file, number = parted(line)
+    scope = class_around(file, number) or function_around(file, number)
+    lines = set()
+    for node in ast.walk(scope):
+        for expression in expressions_of(node):
+            if any(takes_part(inner) for inner in ast.walk(expression)):
+                lines.add(expression.lineno)
+    return f"{file}:{lines.pop()}" if len(lines) == 1 else ""
+
+
+def expressions_of(statement):
+    """The expressions of a statement itself, and not those of the statements in it."""
+    if not isinstance(statement, ast.stmt) or isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        return []
+    if not blocks_of(statement):
+        return [statement]
+    return [part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr)]
+
+
+def takes_part(node):
+    """`order[rank::world]`, `range(rank, n, world)`, `i % world == rank`, `rank * size`"""
+    if isinstance(node, ast.Slice):
+        return has_rank(node)
+    if isinstance(node, ast.Call):
+        return called(node) in ("range", "islice", "arange") and any(map(has_rank, node.args))
+    if isinstance(node, ast.Compare):
+        return has_rank(node) and any(is_modulo(inner) for inner in ast.walk(node))
+    if isinstance(node, ast.IfExp):
+        return has_rank(node.test)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return is_rank(node.left) or is_rank(node.right)
+    return False
+
+
+def is_modulo(node):
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
+
+
+def has_rank(node):
+    return any(is_rank(inner) for inner in ast.walk(node))
+
+
+def is_rank(node):
+    if isinstance(node, ast.Call):
+        node = node.func
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    return isinstance(node, NAMES) and OWN_RANK.search(name) is not None
+
+
+def giving_line(line):
+    """The only `return` or `yield` of the function that begins in this line."""
+    file, number = parted(line)
+    function = function_around(file, number)
+    lines = set()
+    for node in ast.walk(function):
+        gives = isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom))
+        if gives and node.value is not None:
+            lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+# ------------------------------------------------------------------ a seed that does not change
+
+SEEDING = ("manual_seed", "default_rng", "RandomState", "Random", "seed")
+
+
+def seed_in_class(line):
+    """The only line of the class around this one that gives a generator a seed."""
+    file, number = parted(line)
+    scope = class_around(file, number) or function_around(file, number)
+    lines = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Call) and called(node) in SEEDING and node.args:
+            lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+NOISE = re.compile(r"(randn?|normal|uniform|bernoulli|exponential|gauss)(_like|_)?|random|laplace")
+
+
+CHOOSES = re.compile(r"randint|randperm|choices?|permut\w+|shuffle|sample|multinomial|integers")
+
+
+def makes_noise(name, files):
+    """Does a generator of this name draw numbers, and choose no samples by them?"""
+    last = name.rpartition(".")[2]
+    makes = False
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.Call) and last in names_of_generator(node):
+                makes |= NOISE.fullmatch(called(node)) is not None
+                if CHOOSES.fullmatch(called(node)):
+                    return False
+    return makes
+
+
+def names_of_generator(call):
+    """`randn(8, generator=self.noise)`, `noise.normal(8)`"""
+    given = argument(call, None, "generator")
+    return last_name(given), last_name(getattr(call.func, "value", None))
+
+
+def line_of_generator(name, files):
+    """The only line that seeds a generator of this name, or else makes it."""
+    last = name.rpartition(".")[2]
+    seeded = set()
+    assigned = set()
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.Call) and called(node) in ("manual_seed", "seed"):
+                if last_name(node.func.value) == last:
+                    seeded.add(f"{file}:{node.lineno}")
+            if last in map(last_name, targets_of(node)):
+                assigned.add(f"{file}:{node.lineno}")
+    lines = seeded or assigned
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def last_name(node):
+    return getattr(node, "attr", getattr(node, "id", None))
+
+
+def line_of_statistic(name, files, steps):
+    """The only line that gives this variable a value, if it is outside of the training loop."""
+    owner, _, last = name.rpartition(".")
+    is_weight = owner not in ("", "self")  # of a loss: `criterion.weight`
+    found = []
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            for target in targets_of(node):
+                wanted = owner.rpartition(".")[2] if is_weight else last
+                parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+                if wanted in map(last_name, parts) and getattr(node, "value", None) is not None:
+                    found.append(Value(file, node.lineno, node.value))
+    if len(found) != 1:
+        return ""
+    [value] = found
+    for step in steps:
+        for loop in loops_around(step):
+            if parted(step)[0] == value.file and has(loop, value.number):
+                return ""
+    if is_weight and isinstance(value.node, ast.Call):
+        given = argument(value.node, 0, last)
+        inner = made(Value(value.file, value.number, given)) if given is not None else None
+        value = inner or value
+    return value.line
+
+
+# ------------------------------------------------------------------ an order that differs
+
+UNORDERED = ("listdir", "scandir", "glob", "iglob", "iterdir", "rglob", "hash")
+ORDERS = ("sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset", "sort")
+TAKES_ORDER = ("list", "tuple", "enumerate", "fromkeys", "zip", "map", "join", "iter", "array")
+# Methods of a set whose result is a set.
+OF_SETS = ("union", "intersection", "difference", "symmetric_difference")
+SHUFFLES = ("shuffle", "permutation", "randperm", "sample")
+
+
+def unordered(files):
+    """The only line that takes the order of a set or a folder: it may differ between ranks."""
+    lines = set()
+    for file in files:
+        tree = tree_of(file)
+        safe = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and called(node) in ORDERS:
+                safe.update(id(inner) for inner in ast.walk(node) if inner is not node)
+        for node in ast.walk(tree):
+            if id(node) not in safe and gives_no_order(file, node):
+                lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def gives_no_order(file, node):
+    """os.listdir(), hash(text), a loop over a set, list(set(...))"""
+    if isinstance(node, ast.Call) and called(node) in UNORDERED:
+        return True
+    taken = []
+    if isinstance(node, ast.Call) and called(node) in TAKES_ORDER:
+        taken = node.args
+    elif isinstance(node, (ast.ListComp, ast.DictComp, ast.GeneratorExp)):
+        taken = [part.iter for part in node.generators]
+    elif isinstance(node, ast.For):
+        taken = [node.iter]
+    elif isinstance(node, ast.Starred):
+        taken = [node.value]
+    return any(is_set(Value(file, one.lineno, one)) for one in taken)
+
+
+def is_set(value, depth=3):
+    node = value.node
+    if isinstance(node, ast.Call):
+        if getattr(node.func, "id", "") in ("set", "frozenset"):
+            return True
+        inner = getattr(node.func, "value", None)
+        if inner is not None and called(node) in OF_SETS:
+            return is_set(Value(value.file, value.number, inner), depth)
+        following = returned(value)
+        return depth > 0 and following is not None and is_set(following, depth - 1)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd, ast.Sub)):
+        return is_set(Value(value.file, value.number, node.left), depth)
+    if is_name(node) and depth:
+        following = made_set(value)
+        return following is not None and is_set(following, depth - 1)
+    return isinstance(node, (ast.Set, ast.SetComp))
+
+
+def made_set(value):
+    """`words = set()`, and then `words |= ...`: the first assignment tells."""
+    scope = function_around(value.file, value.number)
+    for statement in assignments(scope, ast.unparse(value.node)):
+        node = getattr(statement, "value", None)
+        if node is not None and statement.lineno < value.number:
+            return Value(value.file, statement.lineno, node)
+    return made(value)
+
+
+def drawn_in(value):
+    """The only line of the class or function that makes this value which draws random numbers.
+
+    A call that gets a generator is left out: all ranks may seed it alike.
+    """
+    first = made(value) if value is not None else None
+    if first is None or not isinstance(first.node, ast.Call):
+        return ""
+    name = called(first.node)
+    scopes = classes_named(first.file, name) or functions_named(first.file, name)
+    lines = set()
+    for scope in scopes:
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and draws(node):
+                lines.add(f"{first.file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def draws(call):
+    """`torch.rand(8)`, `np.random.normal()`, `random.sample(...)`, without a generator"""
+    receiver = ast.unparse(getattr(call.func, "value", call.func))
+    by_module = receiver in ("torch", "random", "np.random", "numpy.random")
+    is_random = NOISE.fullmatch(called(call)) or CHOOSES.fullmatch(called(call))
+    return by_module and bool(is_random) and argument(call, None, "generator") is None
+
+
+def shuffled(files):
+    """The only line that draws an order, and gets no generator."""
+    lines = set()
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.Call) and called(node) in SHUFFLES:
+                if not any(keyword.arg == "generator" for keyword in node.keywords):
+                    lines.add(f"{file}:{node.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
