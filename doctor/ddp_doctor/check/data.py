@@ -16,6 +16,7 @@ from .values import (
     averaged_later,
     calls_at,
     divides,
+    is_parameter,
     line_made,
     loops_over,
     made,
@@ -412,15 +413,16 @@ def same_random_numbers(run):
         rows = [row for row in optimizer.rows if row.steps[0].random]
         pairs = []
         for earlier, later in zip(rows, rows[1:]):
-            if not later.works[0].loaders:  # a loader draws a seed when it begins
+            follows = later.n == earlier.n + 1
+            if follows and not later.works[0].loaders:  # a loader draws a seed when it begins
                 pairs.append((earlier, later))
         for name in ("torch", "numpy", "random"):
             drew = [pair for pair in pairs if drew_alike(pair, name)]
             # After an evaluation of other lengths the generators may part: four steps are enough.
             if optimizer.is_joint and len(drew) > min(4, len(pairs) / 2):
-                if seeded_by_library(run.ranks[0], name, rows[0].works[0].step):
+                work = drew[0][0].works[0]
+                if seeded_by_library(run.ranks[0], name, work.step):
                     continue
-                work = rows[0].works[0]
                 seen = f"In {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
                 yield Finding(
                     "same-random-numbers",
@@ -454,8 +456,16 @@ def asked_for(seeds):
     """
     for event in reversed(seeds):
         if event.asked and event.seed == seeds[-1].seed:
-            return event.at
+            return line_of_number(event)
     return ""
+
+
+def line_of_number(event):
+    """A helper such as set_seed(seed) only passes the number on: its caller gives it."""
+    given = argument_of(event.at, ("manual_seed", "seed"), 0, "seed")
+    if given is not None and event.called_from and is_parameter(given):
+        return event.called_from[0]
+    return event.at
 
 
 def seed_of(run, name, step):

@@ -482,6 +482,7 @@ class Seeded(Event):
     generator: str  # torch, numpy, random
     asked: bool  # the script called a function for that; False: a library did it by itself
     seed: str = ""
+    called_from: list[str] = field(default_factory=list)  # as in Collective
 
 
 # ------------------------------------------------------------------ what leaves the process

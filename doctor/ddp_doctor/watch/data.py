@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..run.events import Batch, Cut, Drew, EpochBegan, EpochEnded, Seeded
 from .batch import note_batch_words
-from .lines import HERE, callers, here, is_made_by_library, is_script, maker_of, shown
+from .lines import HERE, TORCH, callers, here, is_made_by_library, is_script, maker_of, shown
 from .note import EVERY_STATE, PROCESS, now, quietly, write, write_from_worker
 from .patch import after, before, replace
 from .short import SHORT
@@ -381,16 +381,21 @@ def watch_seeds():
     of_torch = functools.partial(note_seed, "torch")
     torch.manual_seed = replace(module, "manual_seed", before(of_torch))
     replace(random, "seed", before(functools.partial(note_seed, "random")))
+    if "numpy" in sys.modules:  # PyTorch has imported it, if it is installed
+        of_numpy = functools.partial(note_seed, "numpy")
+        replace(sys.modules["numpy"].random, "seed", before(of_numpy))
 
 
 def note_seed(generator, seed=None, *args, **kwargs):
     """Who wanted that: the script, by this function or by one like set_seed(), or a library?"""
     asked = True
+    PROCESS.seeded = PROCESS.step
     for frame, _ in walk_stack(sys._getframe(1)):
         name = frame.f_code.co_filename
-        if name.startswith(HERE):
+        # As soon as torch._dynamo is imported, a function of it calls torch.manual_seed().
+        if name.startswith((HERE, TORCH)):
             continue
         if is_script(name):
             break
         asked = "seed" in frame.f_code.co_name
-    write(Seeded(now(), here(), generator, asked, str(seed)[:40]))
+    write(Seeded(now(), here(), generator, asked, str(seed)[:40], callers()))

@@ -48,6 +48,7 @@ class Process:
         self.step = 0
         self.passes = 0
         self.fed = -1  # the step for which a DataLoader last gave samples with known indices
+        self.seeded = 0  # steps that had begun when a random generator last got a seed
         self.waits_in = []  # the calls in which it may wait for other ranks, the outer ones first
         self.passed = 0  # calls that waited for other ranks and returned
         self.forked = False  # a worker of a DataLoader: it does not write

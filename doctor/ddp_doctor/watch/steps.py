@@ -46,6 +46,7 @@ from .tensors import checksum, fingerprint, fingerprints, is_plain, random_state
 SAME_VALUE = ("Unsqueeze", "Squeeze", "View", "Reshape", "Alias", "ToCopy", "Clone")
 # Losses whose mean is over each number of their input.
 OF_EACH_NUMBER = ("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")
+MOST_RANDOM = 60  # looks at the states of the random generators
 EVERY = 50  # steps after which values that have waited on a GPU are read
 
 
@@ -60,6 +61,7 @@ class Training:
         self.made = Counter()  # steps, by the number of the optimizer
         self.joint = {}  # does DDP have parameters of it? By the number of the optimizer
         self.trained = set()  # ids of the parameters that have had a gradient
+        self.random_looks = 0  # at the states of the random generators
         self.steps = 0  # of joint optimizers
         self.averaged = 0  # backward passes
         self.averages = False  # does the next backward pass average?
@@ -413,7 +415,7 @@ def note_step(optimizer, closure):
         gradients=fingerprints(gradients) if looked_at else [],
         weights=weights_of(parameters) if looked_at else [],
         sums=weighted_sums(gradients[:20]) if n < 9 else [],
-        random=states_before_step() if PROCESS.step < 20 else {},
+        random=states_before_step() if looks_at_random() else {},
         graphs=len(TRAINING.graphs),
         memory=memory_used() if n % 10 == 9 else 0,
     )
@@ -471,6 +473,14 @@ def are_finite(gradients):
 
 def memory_used():
     return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
+
+
+def looks_at_random():
+    """In the first steps, and in some after a seed. It costs a pass over all states."""
+    if PROCESS.step >= 20 and PROCESS.step >= PROCESS.seeded + 8:
+        return False
+    TRAINING.random_looks += 1
+    return TRAINING.random_looks <= MOST_RANDOM
 
 
 def states_before_step():
