@@ -19,6 +19,13 @@ from .steps import note_end
 # Functions of Lightning and Accelerate that send decisions, or states of random generators.
 NO_RESULTS = {"reduce_boolean_decision", "synchronize_rng_state"}
 
+# Functions of the Trainer that bring together what belongs to the training.
+OF_TRAINER = {
+    "_maybe_log_save_evaluate",
+    "get_batch_samples",
+    "_get_num_items_in_batch",
+    "store_flos",
+}
 COLLECTIVES = """all_reduce reduce broadcast all_gather all_gather_into_tensor gather scatter
  reduce_scatter reduce_scatter_tensor all_to_all all_to_all_single barrier monitored_barrier
  all_gather_object broadcast_object_list gather_object scatter_object_list send recv isend irecv
@@ -129,7 +136,13 @@ def note_collective(name, values):
 
 
 def is_of_training(codes):
-    """Lightning brings together what training_step() has logged after it has evaluated."""
+    """Lightning brings together what training_step() has logged after it has evaluated.
+
+    The Trainer does so with the loss of the training, and counts the targets of the next batches.
+    """
+    functions = {code.co_name for code in codes}
+    if functions & OF_TRAINER and "evaluate" not in functions:
+        return True
     names = [code.co_filename for code in codes]
     fits = any(name.endswith("loops/fit_loop.py") for name in names)
     return fits and not any(name.endswith("loops/evaluation_loop.py") for name in names)
