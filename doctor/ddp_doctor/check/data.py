@@ -5,29 +5,56 @@ import re
 from collections import Counter
 
 from ..run.digits import NUMBER
-from ..run.events import Backward, Collective, Drew, Parameters, Printed, Read, Seeded, Sent, Wrote
+from ..run.events import (
+    Backward,
+    Collective,
+    Drew,
+    Parameters,
+    Printed,
+    Read,
+    Seeded,
+    Sent,
+    Statistic,
+    Vocabulary,
+    Wrote,
+)
 from ..run.words import per_rank, short
 from .findings import Finding
-from .order import unordered
+from .order import (
+    drawn_in,
+    giving_line,
+    line_of_generator,
+    line_of_statistic,
+    makes_noise,
+    part_in_class,
+    part_of_data,
+    seed_in_class,
+    shuffled,
+    unordered,
+)
 from .printing import EACH_RANK_CALLS, OWN
-from .source import call_of, files_of, guard_of, keyword_of, loop_around
+from .source import call_of, files_of, guard_of, keyword_of, loop_around, parted
 from .values import (
     argument_of,
     averaged_later,
     calls_at,
     divides,
+    function_around,
     is_parameter,
     line_made,
     loops_over,
     made,
     not_prepared,
+    only_call,
     result_line,
+    result_of_caller,
     result_of_framework,
     seeded_by_rank,
     seeding_in,
 )
 
 BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")
+GENERATORS = ("torch", "numpy", "random")  # that each process has from its start
 HITS = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")  # as in "97 of 100"
 
 
@@ -145,8 +172,15 @@ def undivided(run, began):
     """
     told = keyword_of("use_distributed_sampler", False, files_of(run))
     sampler = argument_of(began.made, ("DataLoader",), None, "sampler", "batch_sampler")
-    own = began.sampler_made or line_made(sampler)
+    own = began.sampler_made or part_of_sampler(began) or line_made(sampler)
     return told or own or not_prepared(began.at, files_of(run)) or began.made
+
+
+def part_of_sampler(began):
+    """In a sampler of the script: the line with the rank, or the one that gives the samples."""
+    if not began.order_by:
+        return ""
+    return part_in_class(began.order_by) or giving_line(began.order_by)
 
 
 def is_repeated(epochs):
@@ -193,7 +227,8 @@ def same_inputs(run):
                 first_forward(team[0]),
                 seen=f"In all {len(met)} steps looked at DDP got the same inputs on every rank",
                 fine="the data are only placeholders",
-                comes_from=stream_of_training(run),
+                comes_from=loop_of_stream(stream_of_training(run)),
+                role="stream",
             )
         if not met and len(team) > 1 and trains_together(run):
             yield from same_losses(team)
@@ -203,6 +238,13 @@ def stream_of_training(run):
     """The __iter__() that gives the samples, if the ranks train on one IterableDataset only."""
     lines = {epoch.began.streams for epoch in run.ranks[0].epochs if epoch.trained}
     return lines.pop() if len(lines) == 1 else ""
+
+
+def loop_of_stream(line):
+    """The only loop of the __iter__() in this line, or the line itself."""
+    file, number = parted(line)
+    loops = [node for node in ast.walk(function_around(file, number)) if isinstance(node, ast.For)]
+    return f"{file}:{loops[0].lineno}" if line and len(loops) == 1 else line
 
 
 def first_forward(rank):
@@ -270,13 +312,89 @@ def different_split(run):
                 )
 
 
+def different_words(run):
+    """The ranks give the same words different numbers, as by the order of a set."""
+    for team in run.teams:
+        names = {}
+        for rank in team:
+            for event in rank.all(Vocabulary):
+                names.setdefault(event.name, []).append(event)
+        for name, events in names.items():
+            same = len(events) == len(team) and len({event.words for event in events}) == 1
+            if not same or len({event.order for event in events}) == 1:
+                continue
+            origin = unordered(files_of(run))
+            # A list may have another order on each rank on purpose.
+            if not origin and not all(event.numbers for event in events):
+                continue
+            does = "gives" if events[0].numbers else "has"
+            what = "numbers" if events[0].numbers else "places"
+            seen = f"Each rank {does} the {events[0].count} words of {name!r} different {what}"
+            yield Finding(
+                "split-differs",
+                origin or team[0].steps[0].step.at,
+                seen=seen,
+                fine="the order of the words does not matter",
+                comes_from=origin,
+                role="order",
+            )
+            return
+
+
+def different_statistics(run):
+    """Before training each rank has computed a mean of its own, of its part of the data perhaps."""
+    joint = any(optimizer.is_joint for optimizer in run.optimizers)
+    for team in run.teams if joint else ():
+        values = {}  # of each name: those of each rank
+        for number, rank in enumerate(team):
+            for event in rank.all(Statistic):
+                values.setdefault(event.name, [[] for _ in team])[number].append(event.value)
+        for name, own in values.items():
+            stays = all(len(looks) > 1 and len(set(looks)) == 1 for looks in own)
+            if not stays or all(looks == own[0] for looks in own):
+                continue
+            steps = [rank.steps[0].step.at for rank in team if rank.steps]
+            origin = line_of_statistic(name, files_of(run), steps)
+            if origin:
+                yield Finding(
+                    "split-differs",
+                    origin,
+                    seen=f"When training began, each rank had another value of {name!r}",
+                    fine="it is meant to be that of the rank's own data",
+                    comes_from=origin,
+                    role="statistic",
+                )
+                return
+
+
+def never_read(run):
+    """A sampler of the script, which takes a part by the rank, leaves samples out."""
+    for _, epochs in averaged_epochs(run):
+        began = epochs[0].began
+        part = part_in_class(began.order_by) if began.order_by else ""
+        read = set.union(*sets_of(epochs))
+        known = part and began.samples and of_one_set(epochs) and not is_repeated(epochs)
+        if known and len(read) < 0.9 * began.samples:
+            yield Finding(
+                "samples-missing",
+                began.at,
+                seen=f"In an epoch the ranks read {len(read)} of {began.samples} samples",
+                fine="an epoch is meant to have so few of them",
+                comes_from=part,
+                explained_by=("same-data", "split-differs"),
+            )
+
+
 def line_of_parts(run, began, by_subset):
     """-> what is made, and its line: the subset, the order of a set or a folder, or the data."""
     if by_subset:
         return "subset", began.subset_made
     order = unordered(files_of(run))
     data = argument_of(began.made, ("DataLoader",), 0, "dataset")
-    return ("order", order) if order else ("data", line_made(data))
+    drawn = drawn_in(data) or shuffled(files_of(run))
+    if order or not drawn:
+        return ("order", order) if order else ("data", line_made(data))
+    return "drawn", drawn
 
 
 def is_divided_twice(epochs):
@@ -329,10 +447,17 @@ def missing_samples(run):
                 comes_from=epochs[0].began.sampler_made,
                 explained_by=("same-data", "split-differs"),
             )
-        yield from seen_twice(team, epochs)
+        yield from seen_twice(run, team, epochs)
 
 
-def seen_twice(team, epochs):
+def line_of_part(run, began):
+    """Where a rank gets its part: by a sampler, by its number, by an order, or by the loader."""
+    files = files_of(run)
+    order = "" if began.sampler_made else unordered(files)
+    return began.sampler_made or part_of_data(began) or order or began.made
+
+
+def seen_twice(run, team, epochs):
     """More samples than the samplers repeat to fill up the last batches."""
     counts = Counter()
     replaced = False
@@ -351,7 +476,7 @@ def seen_twice(team, epochs):
             epochs[0].began.at,
             seen=f"In an epoch {len(twice)} of {len(counts)} samples were seen twice",
             fine="each rank is meant to draw its samples by itself",
-            comes_from=epochs[0].began.sampler_made or epochs[0].began.made,
+            comes_from=line_of_part(run, epochs[0].began),
             explained_by=("same-data", "split-differs"),
         )
 
@@ -360,14 +485,17 @@ def same_order(run):
     """Two epochs of a sampler that shuffles have one order."""
     lines = {}
     for epoch in run.ranks[0].epochs:
-        mixed = shuffles(epoch) or is_own_shuffle(epoch)
+        mixed = shuffles(epoch) or is_own_shuffle(epoch) or line_of_fixed_order(epoch)
         if epoch.trained and epoch.whole and epoch.indices and mixed:
             lines.setdefault(epoch.began.at, []).append(epoch)
     for at, epochs in lines.items():
         orders = {tuple(epoch.indices) for epoch in epochs}
         numbers = {epoch.began.settings.get("epoch") for epoch in epochs}
-        if len(epochs) > 1 and len(orders) == len(numbers) == 1:
-            seen = f"Rank 0 took the samples of {len(epochs)} epochs in the same order"
+        if len(epochs) < 2 or len(orders) > 1:
+            continue
+        seen = f"Rank 0 took the samples of {len(epochs)} epochs in the same order"
+        fixed = line_of_fixed_order(epochs[0])
+        if len(numbers) == 1 and (shuffles(epochs[0]) or is_own_shuffle(epochs[0])):
             yield Finding(
                 "same-order",
                 at,
@@ -376,8 +504,16 @@ def same_order(run):
                 comes_from=call_of("set_epoch", files_of(run))
                 or loop_around([at, *epochs[0].began.called_from]),
             )
+        elif fixed and (len(numbers) > 1 or not epochs[0].cut):
+            yield Finding(
+                "same-order",
+                at,
+                seen=f"{seen}, by a sampler of the script",
+                fine="the order is meant to be fixed",
+                comes_from=fixed,
+            )
     if not is_known_by_loader(run):
-        yield from repeated_inputs(run.ranks[0])
+        yield from repeated_inputs(run, run.ranks[0])
 
 
 def shuffles(epoch):
@@ -393,7 +529,14 @@ def is_own_shuffle(epoch):
     return known and epoch.indices != sorted(epoch.indices)
 
 
-def repeated_inputs(rank):
+def line_of_fixed_order(epoch):
+    """In a sampler of the script that gives no rising order: the line that seeds a generator."""
+    if not epoch.began.order_by or epoch.indices == sorted(epoch.indices):
+        return ""
+    return seed_in_class(epoch.began.order_by)
+
+
+def repeated_inputs(run, rank):
     inputs = inputs_of(rank)
     for period in range(3, len(inputs) // 2 + 1):
         # A run that has all its data in one batch repeats it rightly.
@@ -403,8 +546,16 @@ def repeated_inputs(rank):
                 first_forward(rank),
                 seen=f"After {period} steps rank 0 gave DDP the same batches in the same order",
                 fine="the order is meant to be fixed",
+                comes_from=line_of_seed(run),
             )
             return
+
+
+def line_of_seed(run):
+    """The only line that gives a generator of the script a seed, in each epoch perhaps."""
+    streams = stream_of_training(run)
+    own = seed_in_class(streams) if streams else ""
+    return own or only_call(("manual_seed", "default_rng", "RandomState"), files_of(run))
 
 
 def same_random_numbers(run):
@@ -416,12 +567,16 @@ def same_random_numbers(run):
             follows = later.n == earlier.n + 1
             if follows and not later.works[0].loaders:  # a loader draws a seed when it begins
                 pairs.append((earlier, later))
-        for name in ("torch", "numpy", "random"):
+        own = {name for row in rows for name in row.steps[0].random} - {*GENERATORS, "cuda"}
+        for name in (*GENERATORS, *sorted(own)):
             drew = [pair for pair in pairs if drew_alike(pair, name)]
             # After an evaluation of other lengths the generators may part: four steps are enough.
             if optimizer.is_joint and len(drew) > min(4, len(pairs) / 2):
                 work = drew[0][0].works[0]
-                if seeded_by_library(run.ranks[0], name, work.step):
+                # A generator of the script may choose samples, which the ranks then divide.
+                if name in own and not makes_noise(name, files_of(run)):
+                    continue
+                if name not in own and seeded_by_library(run.ranks[0], name, work.step):
                     continue
                 seen = f"In {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
                 yield Finding(
@@ -429,7 +584,9 @@ def same_random_numbers(run):
                     at=work.forwards[0].at if work.forwards else work.step.at,
                     seen=f"{seen} ({name}), as for dropout or noise",
                     fine="equal random numbers are meant",
-                    comes_from=seed_of(run, name, work.step),
+                    comes_from=line_of_generator(name, files_of(run))
+                    if name in own
+                    else seed_of(run, name, work.step),
                 )
 
 
@@ -595,6 +752,7 @@ def padded_of(run, team):
         twice = sorted(index for index, count in counts.items() if count > 1)
         were = "would be" if cut else "were"
         seen = f"{total} samples {were} evaluated, but there are only {len(counts)}"
+        origin = line_of_padding(epochs[0].began, calls)
         yield Finding(
             "padded-evaluation",
             epochs[0].began.at,
@@ -602,8 +760,14 @@ def padded_of(run, team):
             fine="the repeated samples are cut off after gathering"
             if gathered and not all_shown
             else "",
-            comes_from=epochs[0].began.sampler_made or line_of_gather(calls),
+            comes_from=origin,
+            role="framework" if origin == epochs[0].began.made else "",
         )
+
+
+def line_of_padding(began, calls):
+    """The sampler, what gathers the results, or the loader that a framework gives a sampler."""
+    return began.sampler_made or part_of_sampler(began) or line_of_gather(calls) or began.made
 
 
 def line_of_gather(calls):
@@ -677,7 +841,7 @@ def places_of_result(run, rank, epoch):
     A framework has the loop. The line that shows the result stands for it then.
     """
     at = epoch.began.at
-    result = result_line(at)
+    result = result_line(at) or result_of_caller(at, epoch.began.called_from)
     if result or loops_over(at):
         return at, result
     shown = [event.at for event in until_training(rank, epoch, Printed)]
@@ -862,10 +1026,13 @@ def mean_of_unequal(team, epochs, means, counts):
 
 JUDGES = [
     different_split,
+    different_words,
+    different_statistics,
     same_data,
     same_order,
     divided_again,
     missing_samples,
+    never_read,
     same_random_numbers,
     same_worker_seeds,
     padded_evaluation,

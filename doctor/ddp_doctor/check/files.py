@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
-from ..run.events import Awaited, FixedPort, Read, Returned, Unseen, Wrote
+from ..run.events import Awaited, FixedPort, Read, Returned, Unseen, Wrapped, Wrote
 from .findings import Finding
 
 
@@ -47,6 +47,54 @@ def file_race(run):
                 )
 
 
+def stale_file(run):
+    """A rank read a file that was there, and another one then wrote it: the file was an old one."""
+    for rank in run.ranks:
+        for read in rank.all(Read):
+            if not read.found or has_awaited(rank, read) or has_written(rank, read):
+                continue
+            for writer in run.ranks:
+                if writer is rank:
+                    continue
+                wrote = next_write(writer, read)
+                # All ranks read a checkpoint at the beginning rightly. Then they take steps.
+                if wrote is None or waited_between(writer, read, wrote):
+                    continue
+                name = Path(read.path).name
+                seen = f"Rank {rank.number} read {name}, and rank {writer.number} wrote it then"
+                yield Finding(
+                    "file-race",
+                    read.at,
+                    seen=f"{seen}: what was read is what an earlier run had left",
+                    fine="the old file is meant",
+                    comes_from=wrote.at,
+                )
+
+
+def has_written(rank, read):
+    """Did the rank itself write the file before it read it?"""
+    for event in rank.all(Wrote):
+        if event.path == read.path and event.when.time < read.when.time:
+            return True
+    return False
+
+
+def next_write(writer, read):
+    for event in writer.all(Wrote):
+        later = event.when.time > read.when.time
+        if event.path == read.path and later and not event.appends:
+            return event
+    return None
+
+
+def waited_between(writer, read, wrote):
+    """Did both wait for each other between the two, in a call or when DDP wrapped a model?"""
+    if wrote.passed > read.passed:
+        return True
+    wrapped = [event.when.time for event in writer.all(Wrapped)]
+    return any(read.when.time < time < wrote.when.time for time in wrapped)
+
+
 def has_awaited(rank, read):
     """Did it wait for others since the last collective, by a lock or by a key of the store?"""
     for event in rank.all(Awaited):
@@ -69,4 +117,4 @@ def fixed_port(run):
             )
 
 
-JUDGES = [file_race, fixed_port]
+JUDGES = [file_race, stale_file, fixed_port]

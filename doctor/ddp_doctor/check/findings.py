@@ -105,7 +105,16 @@ FINDINGS = {
         "DDP's backward pass waits for all ranks, and a rank that has left the loop makes none.",
         "docs/training/uneven_inputs.md",
         "exercises/13_uneven_batches/task.py",
-        changes=(Change("^loader:", "This loader has more batches on one rank."), *LEFT),
+        changes=(
+            Change("^loader:", "This loader has more batches on one rank."),
+            Change("^part:", "The part of each rank is taken here. One has more samples."),
+            Change(
+                "^skip:",
+                "A rank skips a step by this condition, which differs between the ranks.",
+                "Reduce the condition over all ranks, or take the step with a loss of zero.",
+            ),
+            *LEFT,
+        ),
     ),
     "all-send-first": Kind(
         "the call that sends",
@@ -121,6 +130,11 @@ FINDINGS = {
         "docs/reference/corrections.md#testing-and-collectives",
         "exercises/03_rank_0_evaluates/task.py",
         changes=(
+            Change(
+                "^source:",
+                "Each rank is the source of its own broadcast here.",
+                "Name one source for all ranks: src=0.",
+            ),
             *LEFT,
             Change(
                 "",
@@ -220,6 +234,13 @@ FINDINGS = {
             Change("", "The rate is set here."),
         ),
     ),
+    "modes-differ": Kind(
+        "the forward pass",
+        "Call model.train() on all ranks after an evaluation.",
+        "In eval mode dropout does nothing, and BatchNorm uses its running statistics.",
+        "docs/reference/corrections.md#testing-and-collectives",
+        changes=here("eval() is called here, and some ranks never call train() after it."),
+    ),
     "steps-differ": Kind(
         "the step",
         "Call optimizer.step() on all ranks or on none.",
@@ -245,9 +266,31 @@ FINDINGS = {
             Change(CONDITION, "Only some ranks change weights by this condition."),
             Change("load", "The ranks load different weights here."),
             Change(
+                r"broadcast\w*\(",
+                "Each rank is the source of its own broadcast here.",
+                "Name one source for all ranks: src=0.",
+            ),
+            Change(
+                "^shape:",
+                "The model is made here, with other sizes on each rank.",
+                "Compute the sizes from data that all ranks share.",
+            ),
+            Change("^rank:", "A setting of the optimizer depends on the rank here."),
+            Change(
                 r"\] = ",
                 "Each rank overwrites a part of a weight here.",
                 "Compute the new values on rank 0, and broadcast the weight.",
+            ),
+            Change(r"\.grad\b", "The gradients are changed here, on each rank in another way."),
+            Change(
+                "^model:",
+                "The model is made here, and nothing sends rank 0's weights to the other ranks.",
+                "Broadcast the weights from rank 0 before the first step.",
+            ),
+            Change(
+                "",
+                "The weights are changed here, on each rank in another way.",
+                "Reduce what they are changed by over all ranks before.",
             ),
         ),
     ),
@@ -371,7 +414,7 @@ FINDINGS = {
                 "Give the loader to prepare(), too.",
             ),
             Change(
-                "__iter__",
+                "^stream:",
                 "The data set gives every rank the same samples here.",
                 "Let each rank take only its own samples, by its rank and the number of ranks.",
             ),
@@ -386,6 +429,11 @@ FINDINGS = {
         "exercises/01_same_order/task.py",
         changes=(
             Change("set_epoch", "set_epoch() is called here, but the sampler's epoch stays."),
+            Change(
+                "seed|default_rng|RandomState|Random\\(",
+                "The order is drawn with this seed, which is the same in each epoch.",
+                "Add the epoch to this seed.",
+            ),
             Change("", "This loop never calls set_epoch()."),
         ),
     ),
@@ -397,6 +445,16 @@ FINDINGS = {
         changes=(
             Change("^subset:", "The subset of the data is made here."),
             Change("^order:", "The order of a set or a folder is taken here.", "Sort it."),
+            Change(
+                "^drawn:",
+                "The order of the data is drawn here, and each rank draws another one.",
+                "Give it a generator with one seed for all ranks.",
+            ),
+            Change(
+                "^statistic:",
+                "This value is computed here, on each rank by its own data.",
+                "Compute it from all data, or reduce it over all ranks.",
+            ),
             Change("^data:", "The data are made here."),
             OF_RANK,
             Change("set_epoch", "The epoch of the sampler is set here."),
@@ -422,6 +480,8 @@ FINDINGS = {
             Change("Sampler", "The sampler is made here."),
             Change("Subset|random_split", "The part of a rank is made here."),
             Change("Loader", "The loader is made here."),
+            Change(r"\bhash\(", "hash() of a text differs between processes.", "Use hashlib."),
+            Change("", "The part of a rank is taken here."),
         ),
         may_follow=("file-race",),
     ),
@@ -458,6 +518,11 @@ FINDINGS = {
                 "The repeated samples are added up here.",
                 "Pass the results of each batch through gather_for_metrics() inside the loop, which"
                 " drops the repeated ones, and remove this line.",
+            ),
+            Change(
+                "^framework:",
+                "The framework gives this loader a sampler that repeats samples.",
+                "Evaluate on one rank, or drop the repeated samples after gathering.",
             ),
             Change("", "The sampler that is made here repeats samples."),
         ),
@@ -516,6 +581,11 @@ FINDINGS = {
                 "Copy the model after DDP has wrapped it.",
             ),
             Change(CONDITION, "Only some ranks change weights by this condition."),
+            Change(
+                "^own:",
+                "The buffer is changed here by the samples of this rank.",
+                "Reduce what it is changed by over all ranks before.",
+            ),
         ),
         may_follow=(
             "not-through-ddp",

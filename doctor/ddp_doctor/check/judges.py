@@ -31,6 +31,7 @@ USED_BY = {
     "data": ["steps", "data"],
     "batch": ["steps"],
     "models": ["data"],
+    "state": ["steps", "data"],
     "printing": ["data", "printing"],
     "saving": ["data", "files"],
     "ports": ["files"],

@@ -16,18 +16,30 @@ from ..run.events import (
     Restored,
     Scheduled,
     Totals,
+    Untrained,
     Wrapped,
 )
 from ..run.facts import facts
 from ..run.words import per_rank, short
-from .changed import changed_in_place, guarded_change
+from .changed import (
+    averaged_apart,
+    changed_by_name,
+    changed_gradient,
+    changed_in_place,
+    changed_weights,
+    condition_around,
+    guarded_change,
+    initialised_late,
+)
 from .findings import Finding
-from .source import assignment_of, files_of, guard_of, parted, wraps_on_gpus_only
+from .order import line_with_rank, own_source, rank_in_call
+from .source import WRAPPERS, assignment_of, call_of, files_of, guard_of, parted, wraps_on_gpus_only
 from .values import (
     Value,
     argument_of,
     calls_of,
     function_around,
+    is_name,
     length_assigned,
     line_made,
     line_over_world,
@@ -38,10 +50,12 @@ from .values import (
     over_world,
     rate_of,
     reduced_to_one,
+    returned,
     times_world,
 )
 
 UNUSED = re.compile("Expected to have finished reduction")
+OTHER_SIZES = re.compile("appears not to match|expects same model across all ranks")
 # Arguments of schedules.
 LENGTHS = ("total_steps", "T_max", "total_iters", "num_training_steps", "max_steps")
 
@@ -58,7 +72,7 @@ def different_gradients(run):
             key = "weights-differ"
             at = row.at
             text = ""
-            origin = line_of_reduce(row) or guarded_change(files_of(run))
+            origin = line_of_reduce(row) or line_of_gradients(run)
         else:
             continue  # see not_wrapped
         count = len(row.differing("gradients"))
@@ -116,7 +130,18 @@ def cause(run, row):
         wrapped = run.all(Wrapped)[0].at
         words = f". DDP ({wrapped}) does not have {len(lacking)} of these"
         return "not-in-ddp", row.at, words, wrapped
-    return "weights-differ", row.at, "", guarded_change(files_of(run))
+    return "weights-differ", row.at, "", line_of_gradients(run) or line_of_skipped(run, row)
+
+
+def line_of_gradients(run):
+    """What changes weights or gradients on some ranks, or by different numbers on each."""
+    return guarded_change(files_of(run)) or changed_gradient(files_of(run))
+
+
+def line_of_skipped(run, row):
+    """The condition of the step, if the ranks made different numbers of steps."""
+    totals = {event.steps for event in run.all(Totals)}
+    return condition_around(row.at) if len(totals) > 1 else ""
 
 
 def unused_parameters(run):
@@ -128,6 +153,22 @@ def unused_parameters(run):
                 event.at,
                 seen="DDP raised, because the pass before had no gradient for some parameters",
                 comes_from=run.all(Wrapped)[0].at if len(lines_of_ddp(run)) == 1 else "",
+            )
+            return
+
+
+def different_sizes(run):
+    """DDP compares the sizes of parameters when it wraps a model, and raised."""
+    for event in run.all(Raised):
+        if OTHER_SIZES.search(event.error):
+            module = argument_of(event.at, WRAPPERS, 0, "module")
+            line = line_with_rank(module) or line_made(module)
+            yield Finding(
+                "weights-differ",
+                event.at,
+                seen="DDP raised, because the models of the ranks have different parameters",
+                comes_from=line,
+                role="shape",
             )
             return
 
@@ -150,12 +191,16 @@ def different_weights(run):
             if look.row.n == 0:
                 since = ""
         of = f"{len(look.numbers)} of {len(optimizer.parameters.sizes)}"
+        origin = line_that_changed(run, optimizer, look.row)
+        by_rank = "" if origin else rank_in_call(optimizer.parameters.made)
+        is_model = origin and origin == model_made(optimizer.parameters.made)
         yield Finding(
             "weights-differ",
             look.row.at if look.row is not None else optimizer.rows[-1].at,
             seen=f"{when} the weights of {of} parameters differ between the ranks{since}",
             fine="Join or a communication hook makes them differ" if run.is_loose else "",
-            comes_from=line_that_changed(run, optimizer, look.row),
+            comes_from=origin or by_rank,
+            role="rank" if by_rank else ("model" if is_model else ""),
             explained_by=("unused-parameters",),
         )
 
@@ -181,7 +226,72 @@ def line_that_changed(run, optimizer, row):
         return [*lines.values()][0]
     if lines:
         return ""
-    return guarded_change(files_of(run)) or changed_in_place(files_of(run))
+    files = files_of(run)
+    wrapped = lines_of_ddp(run)
+    late = initialised_late(*wrapped, files) if len(wrapped) == 1 else ""
+    changed = guarded_change(files) or own_source(files) or late
+    changed = changed or changed_in_place(files) or changed_weights(files)
+    if not changed and row is not None and row.n == 0 and not optimizer.is_in_ddp:
+        return model_made(optimizer.parameters.made)  # the script has never sent its weights
+    return changed
+
+
+def different_untrained(run):
+    """Parameters that no optimizer trains, and buffers of the script, differ between the ranks."""
+    if any(optimizer.first_difference or optimizer.drifts for optimizer in run.optimizers):
+        return  # they may follow from these
+    for team in run.teams:
+        met = list(zip(*(rank.all(Untrained) for rank in team)))
+        met = [looks for looks in met if len({(*look.names, look.last) for look in looks}) == 1]
+        if len(team) > 1 and met:
+            yield from different_parameters(run, met)
+            yield from different_buffers(run, met)
+
+
+def different_parameters(run, met):
+    """At the last look parameters differ."""
+    last = met[-1][0]
+    buffers = last.names[len(last.names) - last.buffers :]
+    names = [name for name in differing_names(met[-1]) if name not in buffers]
+    if names:
+        line = changed_by_name(names, files_of(run))
+        yield Finding(
+            "weights-differ",
+            line or step_of(run, last),
+            seen=f"The ranks have different values of {short(names, 3)}, which no optimizer trains",
+            fine="each rank is meant to have its own, or they are made equal before they are used",
+            comes_from=line,
+            explained_by=("unused-parameters",),
+        )
+
+
+def different_buffers(run, met):
+    """Before each step buffers differ: what all ranks but rank 0 put into them is lost."""
+    counts = Counter()
+    steps = [looks for looks in met if not looks[0].last]
+    for looks in steps:
+        buffers = looks[0].names[len(looks[0].names) - looks[0].buffers :]
+        counts.update(name for name in differing_names(looks) if name in buffers)
+    names = [name for name, count in counts.items() if count == len(steps)]
+    if names and len(steps) > 1:
+        line = changed_by_name(names, files_of(run))
+        sent = any(event.buffers for event in run.all(Wrapped))
+        words = ". DDP sends those of rank 0 before each pass, and the others are lost"
+        yield Finding(
+            "buffers-differ",
+            line or step_of(run, steps[0][0]),
+            seen=f"Each rank changes {short(names, 3)} by its own samples{words if sent else ''}",
+            fine="the samples of rank 0 are enough for it",
+            comes_from=line,
+            role="own",
+        )
+
+
+def step_of(run, event):
+    """The line of the step that follows this event, or of the last one."""
+    steps = [work.step for work in run.ranks[0].steps]
+    later = [step for step in steps if step.when.step >= event.when.step]
+    return (later or steps)[0].at if steps else "?"
 
 
 def step_time(rank, row):
@@ -207,7 +317,10 @@ def different_rates(run):
 def line_of_rate(run, optimizer, row):
     """The rate in the constructor, what ReduceLROnPlateau got, or the script's own assignment."""
     if row.n == 0:
-        return line_made(rate_of(optimizer.parameters.made)) or optimizer.parameters.made
+        by_rank = rank_in_call(optimizer.parameters.made)
+        changed = by_rank or guarded_change(files_of(run))  # load_state_dict(), for example
+        own = line_made(rate_of(optimizer.parameters.made)) or optimizer.parameters.made
+        return changed or own
     values = [[event.value for event in rank.all(Plateau)] for rank in row.ranks]
     if any(own != values[0] for own in values):
         return line_of_value(run, run.all(Plateau)[0].at)
@@ -252,6 +365,28 @@ def different_decisions(run):
             )
 
 
+def different_modes(run):
+    """In most steps DDP's model is in train mode on one rank, and in eval mode on another."""
+    for optimizer in run.optimizers:
+        odd = []
+        for row in optimizer.rows:
+            modes = {bool(work.forwards) for work in row.works}
+            averaged = all(any(event.averages for event in work.backwards) for work in row.works)
+            if len(modes) > 1 and averaged:
+                odd.append(row)
+        if len(odd) > 2:
+            trained = [work for work in odd[0].works if work.forwards]
+            line = call_of("eval", files_of(run))
+            seen = f"In {len(odd)} steps the model was in eval mode on some ranks"
+            yield Finding(
+                "modes-differ",
+                trained[0].forwards[0].at,
+                seen=f"{seen}, and in train mode on the others",
+                fine="a rank is meant to train without dropout",
+                comes_from=line,
+            )
+
+
 def different_numbers_of_steps(run):
     """As many averaged gradients on each rank of a team, and not as many steps of them."""
     for team in run.teams:
@@ -269,7 +404,7 @@ def different_numbers_of_steps(run):
                 at,
                 seen=f"Of {min(averaged)} averaged gradients the ranks applied: {applied}",
                 fine="the weights are sent to all ranks afterwards",
-                comes_from=guard_of([at]),
+                comes_from=guard_of([at]) or condition_around(at),
             )
 
 
@@ -329,8 +464,10 @@ def not_the_mean(run):
                 passes = odd[0].works[0].backwards
                 if is_close(passes[0].factor * len(passes), wrong):
                     role = "loss"
-                    divided = line_over_world(passes[0].at) if wrong < 1 else ""
-                    origin = divided or loss_line(passes[0].at, files_of(run))
+                    origin = loss_line(passes[0].at, files_of(run))
+                    if wrong < 1:
+                        divided = line_over_world(passes[0].at)
+                        origin = divided or line_over_world(origin, above=False) or origin
                 yield Finding(
                     "not-the-mean",
                     at,
@@ -624,14 +761,14 @@ def further_models(run, team):
 
 def line_of_copy(run):
     """What changes the further model on some ranks, or copies it before DDP sends the weights."""
-    changed = guarded_change(files_of(run))
+    changed = guarded_change(files_of(run)) or averaged_apart(files_of(run))
     wrapped = lines_of_ddp(run)
     copied = only_call(("deepcopy", "AveragedModel"), files_of(run))
-    if changed or not copied or len(wrapped) != 1:
+    if not copied or len(wrapped) != 1:
         return changed
     file, number = parted(wrapped.pop())
     same = function_around(file, number) is function_around(*parted(copied))
-    return copied if same and parted(copied)[1] < number else ""
+    return copied if same and parted(copied)[1] < number else changed
 
 
 def differing_names(models):
@@ -758,7 +895,7 @@ def rate_grows(run):
 def line_of_product(rate):
     """The line with the factor, of the names that lead to the rate."""
     while rate is not None and not is_product(rate):
-        following = made(rate)
+        following = made(rate) if is_name(rate.node) else returned(rate)
         rate = following if following != rate else None
     return rate.line if rate is not None else ""
 
@@ -813,7 +950,9 @@ def line_of_length(event, run):
     """The line that computes how long the schedule is."""
     given = argument_of(event.made, (), None, *LENGTHS)
     given = given or argument_of(event.made, ("CosineAnnealingLR",), 1)
-    return line_made(given) or length_assigned(files_of(run))
+    first = made(given) if given is not None else None
+    inner = returned(first) if first is not None else None
+    return (inner.line if inner else line_made(given)) or length_assigned(files_of(run))
 
 
 def is_near(one, other):
@@ -822,10 +961,13 @@ def is_near(one, other):
 
 JUDGES = [
     unused_parameters,
+    different_sizes,
     different_gradients,
     different_rates,
     different_decisions,
     different_weights,
+    different_untrained,
+    different_modes,
     different_numbers_of_steps,
     not_wrapped,
     not_the_mean,

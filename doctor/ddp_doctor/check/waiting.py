@@ -20,8 +20,10 @@ from ..run.events import (
 )
 from ..run.facts import op_of, state
 from ..run.words import per_rank, short
+from .changed import condition_around
 from .findings import Finding
-from .source import assignment_of, files_of, guard_of, loop_around
+from .order import own_source, part_of_data
+from .source import assignment_of, files_of, guard_of, loop_around, loops_around, parted
 from .values import decision, guarded_call, reduced_to_one
 
 # Errors that follow from what another rank did.
@@ -64,12 +66,14 @@ def waited_in_vain(run):
     elif has_left(run, stuck) or left_behind(run, stuck):
         training = [rank for rank in stuck if trains(rank)] or left_behind(run, stuck)
         longer = longer_loader(run)
+        left = parted_by(run, training[0])
+        skipped = skipped_by(run, training[0])
         yield Finding(
             "uneven-steps",
             training[0].waits.at,
             seen=f"{states}. A rank has left the loop that the others are in",
-            comes_from=longer or parted_by(run, training[0]),
-            role="loader" if longer else "stop",
+            comes_from=longer or left or skipped,
+            role=role_of_loader(run, longer) if longer else ("stop" if left else "skip"),
         )
     else:
         yield only_some_call(run, stuck, states)
@@ -127,6 +131,16 @@ def parted_by(run, inner):
     return ""
 
 
+def skipped_by(run, inner):
+    """The condition by which a rank skips some of the passes that this one makes."""
+    for line in lines_in(inner.waits, run):
+        found = condition_around(line)
+        loops = loops_around(line)
+        if found and loops and loops[-1].lineno < parted(found)[1]:
+            return found
+    return ""
+
+
 def lines_in(call, run):
     return [call.at, *callers_of(call, run)]
 
@@ -140,6 +154,19 @@ def asked_by_some(run):
             if origin:
                 return event.at, origin
     return "", ""
+
+
+def asked_apart(run):
+    """Some ranks asked a framework for a collective, and the run did not hang."""
+    line, origin = asked_by_some(run)
+    if line and run.end == "ended" and not stuck_ranks(run):
+        yield Finding(
+            "one-rank-communicates",
+            line,
+            seen="Only some ranks ask the framework here to reduce a value over all ranks",
+            fine="the other ranks ask for the same value in another line",
+            comes_from=origin,
+        )
 
 
 def only_some_call(run, stuck, states):
@@ -161,13 +188,15 @@ def only_some_call(run, stuck, states):
             states += f". Rank {one} made the call {op_of(call)} here, and rank {other} did not"
     lines = callers_of(call, run)
     guard = guard_of([call.at, *lines])
+    source = own_source(files_of(run)) if alike else ""
+    role = "source" if source else "stop"
     return Finding(
         "one-rank-communicates",
         call.at,
         seen=states,
         fine="the network or a process is broken" if alike else "",
-        comes_from=guard or parted_in_loops(run, stuck),
-        role="" if guard else "stop",
+        comes_from=guard or source or parted_in_loops(run, stuck),
+        role="" if guard else role,
     )
 
 
@@ -237,7 +266,14 @@ def longer_loader(run):
         loaders.append(epochs[-1] if epochs else None)
     if None in loaders or len({began.batches for began in loaders}) == 1:
         return ""
-    return max(loaders, key=lambda began: began.batches).made
+    longest = max(loaders, key=lambda began: began.batches)
+    return part_of_data(longest) or longest.made
+
+
+def role_of_loader(run, line):
+    """Is it the constructor of a loader, or does it take the part of a rank before?"""
+    made = {event.made for event in run.all(EpochBegan)}
+    return "loader" if line in made else "part"
 
 
 def is_usual_place(rank):
@@ -308,7 +344,7 @@ def uneven_passes(run):
                     seen=f"In a whole pass the loaders have different lengths: {each}",
                     fine="the loop ends at a number that all ranks share",
                     comes_from=longer_loader(run),
-                    role="loader",
+                    role=role_of_loader(run, longer_loader(run)),
                 )
 
 
@@ -431,11 +467,13 @@ def never_joined(run):
 
 
 def saved_by_every_rank(run):
-    """Several ranks save weights into one file, in the same stretch of training."""
+    """Several ranks write one file, in the same stretch of training."""
     writers = defaultdict(dict)
     for rank in run.ranks:
         for event in rank.all(Wrote):
-            if event.weights:
+            is_lock = event.path.endswith("lock")
+            is_new = not (event.appends or event.renamed or is_lock)
+            if event.weights or is_new:
                 writers[event.path, event.when.step][rank.number] = event.at
     for (path, step), lines in writers.items():
         if len(lines) > 1:
@@ -453,6 +491,7 @@ JUDGES = [
     never_joined,
     waited_in_vain,
     met_another_call,
+    asked_apart,
     uneven_passes,
     crossed_order,
     saved_by_every_rank,

@@ -246,6 +246,19 @@ class Last(Event):
 
 
 @dataclass(frozen=True)
+class Untrained(Event):
+    """What a DDP model has next to the parameters that an optimizer trains, before a step.
+
+    These are its other parameters, and the buffers of modules that the script defines.
+    """
+
+    names: list[str]
+    state: list[int]  # their fingerprints
+    buffers: int  # so many of them are buffers: the last ones
+    last: bool  # before no step, but at the end
+
+
+@dataclass(frozen=True)
 class ScalerStepped(Event):
     """GradScaler.step() is over: it has made a step, or left one out."""
 
@@ -405,6 +418,29 @@ class EpochBegan(Event):
     sampler_made: str = ""  # the same of a DistributedSampler
     subset_made: str = ""  # the same of a Subset, or the line that calls random_split()
     streams: str = ""  # the first line of an IterableDataset's __iter__()
+    order_by: str = ""  # the first line of the __iter__() of a sampler that the script defines
+
+
+@dataclass(frozen=True)
+class Vocabulary(Event):
+    """When training begins: a variable that gives numbers to words, or that has words in an order.
+
+    It is a dictionary of words and numbers, or a list of words.
+    """
+
+    name: str  # of the variable
+    count: int
+    words: int  # fingerprint of the words, whatever their order is
+    order: int  # fingerprint of the words in the order of their numbers
+    numbers: bool  # it is a dictionary
+
+
+@dataclass(frozen=True)
+class Statistic(Event):
+    """Before two steps: a variable with the name of a statistic, such as a mean of the data."""
+
+    name: str
+    value: int  # its fingerprint
 
 
 @dataclass(frozen=True)
@@ -528,6 +564,7 @@ class Read(Event):
     at: str
     path: str
     passed: int  # as in Wrote
+    found: bool = True  # the file was there
 
 
 @dataclass(frozen=True)

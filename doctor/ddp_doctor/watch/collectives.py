@@ -9,12 +9,12 @@ import torch
 from torch import distributed as dist
 
 from ..run.events import Collective, Destroyed, Joined, Joining
+from . import state, steps
 from .data import values_of_result
 from .lines import HERE, TORCH, function_of, here, line_of, script_frames, tree_of
 from .note import PROCESS, now, quietly, waiting, write
 from .patch import replace
 from .ports import note_port
-from .steps import note_end
 
 # Functions of Lightning and Accelerate that send decisions, or states of random generators.
 NO_RESULTS = {"reduce_boolean_decision", "synchronize_rng_state"}
@@ -61,7 +61,8 @@ def watch_group():
     @functools.wraps(destroy)
     def destroy_process_group(group=None):
         if group is None:
-            quietly(note_end)
+            quietly(state.note_end)
+            quietly(steps.note_end)
             quietly(note_destroyed)
         destroy(group)
 

@@ -130,11 +130,12 @@ def note_epoch(iterator, loader):
         subset=zlib.crc32(str(positions).encode()),
         parts=parts_of(samplers),
         stock=type(loader.batch_sampler) is BatchSampler,
-        called_from=callers(),
+        called_from=callers(most=8),
         made=READING.made.get(loader, ""),
         sampler_made=READING.made.get(divider, "") if is_divider(divider) else "",
         subset_made=subset_made(loader.dataset),
         streams="" if countable else first_line_of(type(loader.dataset).__iter__),
+        order_by=first_line_of(type(divider).__iter__),
     )
     write(event)
     if not READING.looked and not evaluates():

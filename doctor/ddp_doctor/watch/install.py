@@ -12,7 +12,7 @@ from traceback import walk_tb
 import torch
 
 from ..run.events import Ended, Raised, Refused
-from . import collectives, data, keep, laps, models, ports, printing, saving, short, steps
+from . import collectives, data, keep, laps, models, ports, printing, saving, short, state, steps
 from .lines import is_script, shown
 from .note import PROCESS, after_fork, now, quietly, write
 from .patch import before, replace
@@ -31,7 +31,7 @@ def install():
         quietly(laps.install)
     else:
         watchers = (collectives, steps, data, printing, saving)
-        for watcher in (*watchers, ports, models):
+        for watcher in (*watchers, ports, models, state):
             quietly(watcher.install)
     replace(argparse.ArgumentParser, "error", before(note_refused))
     watch_exceptions()
@@ -113,6 +113,7 @@ def note_refused(parser, message):
 
 def goodbye():
     if PROCESS.file is not None and PROCESS.is_rank():
+        quietly(state.note_end)
         quietly(steps.note_end)
         quietly(laps.note_end)
         quietly(note_ended)

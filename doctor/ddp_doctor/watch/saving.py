@@ -115,7 +115,7 @@ def note_open(path, mode, flags):
         appends = "a" in mode or bool(flags & os.O_APPEND)
         write_down(path, appends=appends)
     else:
-        write(Read(now(), here(), path, PROCESS.passed))
+        write(Read(now(), here(), path, PROCESS.passed, os.path.exists(path)))
 
 
 def by_library():

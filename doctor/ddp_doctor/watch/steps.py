@@ -40,7 +40,15 @@ from ..run.events import (
 from .lines import callers, here, line_of, maker_of, script_frames, shown, tree_of
 from .note import EVERY_STATE, PROCESS, now, quietly, tell_later, waiting, write
 from .patch import after, before, is_recorded, replace
-from .tensors import checksum, fingerprint, fingerprints, is_plain, random_states, weighted_sums
+from .tensors import (
+    checksum,
+    fingerprint,
+    fingerprints,
+    is_plain,
+    random_states,
+    state_of,
+    weighted_sums,
+)
 
 # A loss goes through these without a change of its value.
 SAME_VALUE = ("Unsqueeze", "Squeeze", "View", "Reshape", "Alias", "ToCopy", "Clone")
@@ -61,6 +69,7 @@ class Training:
         self.made = Counter()  # steps, by the number of the optimizer
         self.joint = {}  # does DDP have parameters of it? By the number of the optimizer
         self.trained = set()  # ids of the parameters that have had a gradient
+        self.generators = {}  # that the script has made, by the names of variables
         self.random_looks = 0  # at the states of the random generators
         self.steps = 0  # of joint optimizers
         self.averaged = 0  # backward passes
@@ -487,6 +496,8 @@ def states_before_step():
     states = random_states()
     if torch.cuda.is_initialized():  # the state of its generator is kept on the host
         states["cuda"] = checksum(torch.cuda.get_rng_state())
+    for name, generator in TRAINING.generators.items():
+        states[name] = state_of(generator)
     return states
 
 

@@ -42,6 +42,22 @@ def random_states():
     return states
 
 
+def state_of(generator):
+    """The same for a generator that the script has made, or None if it is on a GPU."""
+    if isinstance(generator, random.Random):
+        return hash(generator.getstate()[1])
+    if isinstance(generator, torch.Generator):
+        return checksum(generator.get_state()) if generator.device.type == "cpu" else None
+    return zlib.crc32(str(generator.bit_generator.state).encode())  # of NumPy
+
+
+def is_generator(value):
+    if isinstance(value, (random.Random, torch.Generator)):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.random.Generator)
+
+
 def checksum(state):
     """Of a generator's state, a tensor of bytes on the CPU. Without NumPy it has no numpy()."""
     return zlib.crc32(ctypes.string_at(state.data_ptr(), state.numel()))
