@@ -21,7 +21,12 @@ CHINESE = {
         "圆圈是整个批次算出的值。四个标记的平均值每次都落在圆圈里。"
     ),
     # copies
-    "DataParallel without NCCL: a thread per GPU": "不用 NCCL 的 DataParallel：每张卡一个线程",
+    "DataParallel: one process, a thread per GPU": "DataParallel：一个进程，每张卡一个线程",
+    "1: model": "1：模型",
+    "2: images": "2：图像",
+    "5: gradients": "5：梯度",
+    "4: outputs": "4：输出",
+    "6: gradients": "6：梯度",
     "one process": "一个进程",
     "model": "模型",
     "batch of {}": "批次：{} 张图像",

@@ -17,7 +17,7 @@ from .chinese import CHINESE
 from .svg import WIDTH, Picture, Words, data_of, words_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {  # where each picture is committed; next to it is NAME.zh.svg, with Chinese words
+FILES = {  # where a picture of a page is committed; next to it is NAME.zh.svg, with Chinese words
     "average": "01_baseline/average.svg",
     "copies": "02_dp/copies.svg",
     "idea": "03_ddp_spawn/idea.svg",
@@ -46,11 +46,12 @@ def draw_again(notebook: Path) -> list[Path]:
     written = []
     for output in moving_pictures(book):
         name, data = data_of("".join(output["data"]["image/svg+xml"]))
-        english = ROOT / FILES[name]
-        english.write_text(draw(name, data), encoding="utf-8")
-        chinese = english.with_suffix(".zh.svg")
-        chinese.write_text(draw(name, data, CHINESE), encoding="utf-8")
-        written += [english, chinese]
+        if name in FILES:
+            english = ROOT / FILES[name]
+            english.write_text(draw(name, data), encoding="utf-8")
+            chinese = english.with_suffix(".zh.svg")
+            chinese.write_text(draw(name, data, CHINESE), encoding="utf-8")
+            written += [english, chinese]
         svg = draw(name, data, words)
         output["data"]["image/svg+xml"] = svg.splitlines(keepends=True)
         output["data"]["text/plain"] = "\n".join(words_of(svg)).splitlines(keepends=True)
@@ -117,7 +118,7 @@ def average(shards: list[list[float]], whole: list[float], size: int, words: Wor
     picture.path([(24, height(0)), (576, height(0))], "dotted")
     picture.text(28, height(0) - 6, "0", look="small dim")
     for column, of_batch in enumerate(whole):
-        x = 64 + 45 * column
+        x = 72 + 65 * column
         mean = sum(shard[column] for shard in shards) / len(shards)
         with picture.appears(2.4):
             picture.dot(x, height(of_batch), 12, "line")
@@ -160,7 +161,7 @@ def copies(images: list[int], words: Words = None) -> str:
 
     images: of each of the four devices.
     """
-    picture = Picture("copies", "DataParallel without NCCL: a thread per GPU", 527, 19, words)
+    picture = Picture("copies", "DataParallel: one process, a thread per GPU", 527, 19, words)
     picture.box(14, 50, 572, 276, "dashed", round=10)
     picture.text(24, 178, "one process", look="small dim")
     for x, foot in ((216, 112), (300, 300), (384, 488)):
@@ -194,15 +195,15 @@ def copies(images: list[int], words: Words = None) -> str:
         picture.box(210, 204, 180, 112, "edge c2", round=8)
         picture.box(398, 204, 180, 112, "edge c2", round=8)
     with picture.appears(5.8):  # On the left is what goes down, on the right what comes back.
-        picture.path([(28, 76), (28, 136)], arrow=True)
-        picture.text(86, 88, "model", look="small middle")
-        picture.text(86, 113, "{} images", images[1], look="small middle")
+        picture.path([(24, 76), (24, 136)], arrow=True)
+        picture.text(85, 88, "1: model", look="small middle")
+        picture.text(85, 113, "2: images", look="small middle")
     with picture.appears(13.2):
-        picture.text(86, 138, "gradients", look="small middle")
+        picture.text(85, 138, "5: gradients", look="small middle")
     with picture.appears(16):
-        picture.text(514, 101, "outputs", look="small middle")
-        picture.text(514, 126, "gradients", look="small middle")
-        picture.path([(572, 136), (572, 76)], arrow=True)
+        picture.text(514, 101, "4: outputs", look="small middle")
+        picture.text(514, 126, "6: gradients", look="small middle")
+        picture.path([(576, 136), (576, 76)], arrow=True)
     steps = [
         (0.6, 3.2, "replicate: GPU 0 copies the model to all"),
         (3.2, 5.8, "scatter: GPU 0 splits the batch"),
@@ -461,7 +462,7 @@ class Lane(NamedTuple):
 STOPS = {"hangs": 6.5, "raises": 1.5, "exits early": 4.2, "is killed": 1.5}
 SEEN = 0.5  # units of time from a failure until torchrun stops all
 LANES = {  # by the way to fail: the rank that fails, and the other one
-    "hangs": (Lane(1, "hangs"), Lane(1, "waits", "timeout")),
+    "hangs": (Lane(1, "hangs"), Lane(3.7, "waits", "timeout")),
     "raises": (Lane(1, says="ValueError"), Lane(1.5)),
     "exits early": (Lane(1, says="exit code 0"), Lane(3.7, says="connection closed")),
     "is killed": (Lane(1, says="SIGKILL"), Lane(1.5)),
@@ -585,6 +586,44 @@ FIRST = 1.5  # the second in which the first step of the ring begins
 STEP = 2.4  # seconds of a step
 ARRIVES = 1.8  # seconds from the beginning of a step until the chunks arrive
 PLACES = [(16, 106), (348, 106), (348, 236), (16, 236)]  # of ranks 0 to 3, around the ring
+
+
+def lost_node(words: Words = None) -> str:
+    """A node is lost in the second epoch. Both nodes resume from the snapshot of the first one."""
+    picture = Picture("lost_node", "A node is lost, and the run resumes", 236, 12, words)
+    rows = {"other node": (64, 0, 64), "lost node": (124, 1, 34)}
+    for node, (y, color, lasts) in rows.items():  # lasts: the width of what is lost of epoch 2
+        picture.text(12, y + 26, node, look="small dim")
+        with picture.grows(0.4, 2.4):
+            picture.box(116, y, 92, 38, f"full c{color}", round=3)
+        with picture.appears(1.6):
+            picture.text(162, y + 26, "epoch 1", look="small middle inverse")
+        with picture.grows(2.8, 2.8 + lasts / 34):
+            picture.box(216, y + 1, lasts, 36, f"tint c{color}", round=3)
+        with picture.grows(8.4, 10.4):
+            picture.box(494, y, 92, 38, f"full c{color}", round=3)
+        with picture.appears(9.6):
+            picture.text(540, y + 26, "epoch 2", look="small middle inverse")
+    with picture.appears(2.6):
+        picture.path([(212, 54), (212, 186)], "dotted")
+        picture.text(212, 212, "snapshot", look="small middle")
+    with picture.appears(3.9):
+        cross(picture, 256, 137)
+        picture.text(276, 150, "killed", look="small")
+    with picture.appears(4.8):
+        cross(picture, 286, 77)
+        picture.text(306, 90, "connection closed", look="small")
+    with picture.appears(7):
+        picture.text(478, 150, "started again", look="small right")
+    with picture.appears(8):
+        picture.path([(487, 54), (487, 186)], "dotted")
+        picture.text(466, 212, "both resume after epoch 1", look="small middle")
+    description = picture.say(
+        "Two nodes over time. After epoch 1 the snapshot is written. In epoch 2 a node is killed. "
+        "The other node finds its connection closed, and waits until the lost one is started "
+        "again. Then both resume from the snapshot. What they had done of epoch 2 is lost."
+    )
+    return picture.svg(description, {})
 
 
 def ring(sends: list[list[int]], words: Words = None) -> str:

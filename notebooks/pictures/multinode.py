@@ -21,11 +21,14 @@ def two_nodes(ranks: list[dict]) -> list[dict[str, int]]:
 
 
 def lost_node(lost, survivor, again) -> list[str]:
-    """What the ranks print when node 1 is lost and comes back -> its lines."""
-    printed = lost.out[0] + survivor.out[0] + again.out[0]  # Rank 0 may be on either node.
-    lines = printed.splitlines()
-    lines.insert(2, "RuntimeError: ... Connection closed (or reset) by peer")  # on node 0
+    """Show what the ranks print when a node is lost and comes back, and a picture -> the lines."""
+    lines = []
+    # Rank 0 prints, and it may be on either node.
+    for node, run in (("lost", lost), ("other", survivor), ("lost", again)):
+        lines += [f"{node:5} node, rank 0: {line}" for line in run.out[0].splitlines()]
+    lines.insert(2, "other node:         RuntimeError: ... Connection closed (or reset) by peer")
     lesson.show_code("\n".join(lines), "text", caption="what the ranks print")
+    lesson.show_moving(moving.lost_node())
     return lines
 
 

@@ -3,44 +3,24 @@
 import json
 from importlib import import_module
 
-import torch.nn.functional as F
-
 from . import moving
 
 lesson = import_module("notebooks.lesson")
 
 
-def mosaic(images, rows: int):
-    """[rows * n, 28, 28] -> one image, with a line of 0 between the small ones"""
-    tiles = F.pad(images, (1, 1, 1, 1)).unflatten(0, (rows, -1))
-    return tiles.transpose(1, 2).flatten(2).flatten(0, 1)
-
-
-def four_shards(images) -> None:
-    """The 120 images of a batch, 30 for each of four devices."""
-    title = "A batch of 120 images; four devices would take 30 each"
-    with lesson.picture(title, height=3.2, nrows=2, ncols=2) as grid:
-        for device, axes in enumerate(grid.flat):
-            axes.imshow(mosaic(images[:120][30 * device :][:30], rows=3), lesson.DIGITS)
-            axes.set(xticks=[], yticks=[], title=f"device {device}")
-            axes.spines[:].set(color=lesson.RANKS[device], linewidth=4, visible=True)
-
-
 def step_of_stage_1() -> None:
-    """A bar: the phases of one step, from the record."""
+    """Print the phases of one step, from the record."""
     row = lesson.measured("01_baseline")
-    step, whole = lesson.phases(row), lesson.medians(row)["step"]
+    step = lesson.phases(row)
+    whole = lesson.medians(row)["step"]
     del step["exposed"]  # waiting for other ranks: one process has none
-    shares = [f"{phase} takes {step[phase] / whole:.0%}" for phase in ("forward", "backward")]
-    title = f"Of a step of {whole:.1f} ms, " + " and ".join(shares)
-    with lesson.picture(title, height=1.7) as axes:
-        lesson.stack(axes, {"": step}, lesson.COLORS)
-        axes.set(xlabel=f"milliseconds of one step of {row[0]['batch_size']} images, one core")
+    shares = ", ".join(f"{phase} {length / whole:.0%}" for phase, length in step.items())
+    print(f"A step of {row[0]['batch_size']} images takes {whole:.1f} ms: {shares}")
 
 
 def shard_gradients(shards, whole) -> None:
-    """The first twelve numbers of the shards' gradients, their average, and those of the batch."""
-    numbers = slice(12)
+    """The first eight numbers of the shards' gradients, their average, and those of the batch."""
+    numbers = slice(8)
     of_shards = [rounded(shard[numbers]) for shard in shards]
     lesson.show_moving(moving.average(of_shards, rounded(whole[numbers]), len(whole)))
 
@@ -62,7 +42,7 @@ def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
             text = f"{value:.2f}" if value > 0.01 else f"{value:.0e}"
             axes.text(value + 0.01, row, text, va="center")
         axes.set(xlim=(0, 1), ylim=(5.5, -0.5))
-        axes.set(xlabel="difference from the gradient of the whole batch")
+        axes.set(xlabel="largest error / largest entry of the gradient")
 
 
 # ---------------------------------------------------------------- loading

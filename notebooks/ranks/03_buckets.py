@@ -19,8 +19,8 @@ stage = import_module("03_ddp_spawn.train")
 Event = tuple[str, list[int]]  # ("gradient", [its parameter]) or ("bucket", its parameters)
 
 
-def look(cap: float, times: int = 3) -> list[list[Event]]:
-    """Run backward passes on a rank, in its group -> what happened in each of them.
+def look(cap: float) -> list[list[Event]]:
+    """Run two backward passes on a rank, in its group -> what happened in each of them.
 
     cap: bucket_cap_mb.
     """
@@ -33,7 +33,7 @@ def look(cap: float, times: int = 3) -> list[list[Event]]:
     index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
     ddp_model.register_comm_hook((events, index_of), note_bucket)
     seen = []
-    for _ in range(times):
+    for _ in range(2):
         F.cross_entropy(ddp_model(torch.rand(2, 1, 28, 28)), torch.tensor([3, 7])).backward()
         seen.append(list(events))
         events.clear()
