@@ -76,8 +76,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
-    # training calls the wrapper. The wrapper's forward pass may communicate, and in the test a rank
-    # can have one batch more than the others.
+    # training calls the wrapper. Its forward pass may communicate, and in the test a rank that has
+    # one batch more than the others would wait for them.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

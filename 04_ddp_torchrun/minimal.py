@@ -4,8 +4,7 @@ torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 
 --standalone means that all ranks are on this machine, and --nproc-per-node is their number: one per
 GPU. With --backend gloo at the end, ranks can share a GPU. The comments number the changes from
-01_baseline/minimal.py. The numbers are those of the steps in docs/your_script/adapt.md, so they are
-not in order here.
+01_baseline/minimal.py, as the steps in docs/your_script/adapt.md do.
 """
 
 import argparse
@@ -72,8 +71,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
-    # training calls the wrapper. The wrapper's forward pass may communicate, and in the test a rank
-    # can have one batch more than the others.
+    # training calls the wrapper. Its forward pass may communicate, and in the test a rank that has
+    # one batch more than the others would wait for them.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

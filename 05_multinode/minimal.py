@@ -9,10 +9,10 @@ first machine instead of 127.0.0.1, and the number of GPUs after --nproc-per-nod
 the nodes find each other, which is called rendezvous (rdzv). If the nodes share a folder for the
 data, run stage 1 once before, so that they do not all write the same files at the same time.
 
-If one node fails, both end. Run both commands again: the training resumes from snapshot.pt. With
---max-restarts 1 only the failed node must be started again (05_multinode/README.md). On several
-machines rank 0 may then be on a different node, so run the commands in a folder that the nodes
-share. Remove the file to begin again. The comments 10 to 12 are new.
+If one node fails, both end. Run both commands again: the training resumes from snapshot.pt. On
+several machines rank 0 may then be on a different node, so run the commands in a folder that the
+nodes share. Remove the file to begin again. The comments 1 to 9 are those of stage 4, and 10 to 12
+are new.
 """
 
 import argparse
@@ -79,8 +79,8 @@ def train(device, rank, world_size):
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
     # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
-    # training calls the wrapper. The wrapper's forward pass may communicate, and in the test a rank
-    # can have one batch more than the others.
+    # training calls the wrapper. Its forward pass may communicate, and in the test a rank that has
+    # one batch more than the others would wait for them.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 

@@ -2,9 +2,10 @@
 
 First it makes the records: the stages three times, interleaved, some other settings, what notebooks
 quote. Then come the pages. It runs each shell block under a line
-<!-- measured -->, and replaces the block after it by what was printed. A stage's page gets the
-lines of the run nearest to the median. Figures of benchmarks also go to benchmarks/results. So the
-pages show the machine they were last run on, and `git diff` shows how yours differs from ours.
+<!-- measured -->, and replaces the block after it by what was printed. A stage's page that shows a
+run gets the lines of the one nearest to the median. Figures of benchmarks also go to
+benchmarks/results. So the pages show the machine they were last run on, and `git diff` shows how
+yours differs from ours.
 
     python -m benchmarks.run_all            # make figures does it, and the notebooks: an hour
     python -m benchmarks.run_all --only limit sweep --data ../mnist
@@ -49,6 +50,7 @@ SETTINGS = [  # other settings that pages and notebooks quote
     "03_ddp_spawn/train.py --world-size 4",
 ]
 # The lines that a stage prints about its epochs, as they stand on its page.
+SHOWN = ("01_baseline", "03_ddp_spawn")  # the stages whose page shows a run
 RAN = re.compile(r"(?:^epoch +\d+/\d+.*\n)+", re.MULTILINE)
 
 
@@ -128,8 +130,8 @@ def printed(record: dict) -> str:
 
 
 def update_stages() -> None:
-    """Put the lines of the run nearest to the median on each stage's page."""
-    for stage in records.STAGES:
+    """Put the lines of the run nearest to the median on the pages that show a run."""
+    for stage in SHOWN:
         page = ROOT / stage / "README.md"
         text = page.read_text(encoding="utf-8")
         lines = printed(nearest(stage))

@@ -6,8 +6,6 @@
 <!-- prints -->            lines that the last block that was run has printed
 <!-- from PATH -->         lines of a file, in its order; a line "..." stands for lines left out
 <!-- diff PATH PATH -->    the difference of two scripts without their docstrings
-<!-- part PATH PATH -->    lines of that difference, in its order, with "..." between them, among
-                           them all that have a number (# 1., # 1b., ...)
 <!-- lines PATH PATH -->   code of that difference, without comments; "..." stands for anything.
                            Lines without + or - are in both.
 <!-- measured -->          a script of an examples/ folder is run; benchmarks/run_all.py measures it
@@ -103,17 +101,6 @@ def test_a_quoted_difference_is_that_of_the_files(page, paths, language, text):
     assert text == difference(*(file_of(page, path) for path in paths.split()))
 
 
-@pytest.mark.parametrize(("page", "paths", "language", "text"), marked("part"))
-def test_a_part_of_a_difference_has_every_number(page, paths, language, text):
-    """No numbered change is missing in the part, and each of its runs of lines is in the files."""
-    whole = difference(*(file_of(page, path) for path in paths.split()))
-    rest = whole
-    for part in text.split(" ...\n"):
-        assert language == "diff" and part in rest, f"not there, or not in this order:\n{part}"
-        rest = rest[rest.index(part) + len(part) :]
-    assert numbers_of(text) == numbers_of(whole)
-
-
 @pytest.mark.parametrize(("page", "paths", "language", "text"), marked("lines"))
 def test_the_code_of_a_line_is_in_the_difference(page, paths, language, text):
     before, after = (file_of(page, path).read_text() for path in paths.split())
@@ -122,11 +109,6 @@ def test_the_code_of_a_line_is_in_the_difference(page, paths, language, text):
         pattern = re.compile(rf"^{code}(  #.*)?$", re.MULTILINE)
         assert bool(pattern.search(after)) == (line[0] in "+ "), line
         assert bool(pattern.search(before)) == (line[0] in "- "), line
-
-
-def numbers_of(lines):
-    """The numbers at the beginning of comments: {"1", "1b", "2", ...}"""
-    return set(re.findall(r"# (\d+[a-z]?)\. ", lines))
 
 
 def file_of(page, path):
