@@ -102,6 +102,8 @@ def test_words_are_whole_sentences():
 CHANGES = {  # by kind: the role and the line to change -> a term of what it is, one of the cure
     ("padded-evaluation", "", "accelerator.gather(x)"): ("gather()", "gather_for_metrics"),
     ("padded-evaluation", "", "DistributedSampler(data)"): ("sampler", "without padding"),
+    ("padded-evaluation", "framework", "DataLoader(data)"): ("framework", "one rank"),
+    ("padded-evaluation", "framework", "DistributedSampler(d)"): ("sampler", "without padding"),
     ("one-rank-communicates", "", "if rank == 0:"): ("condition", "every rank"),
     ("one-rank-communicates", "stop", "kl = loss.mean()"): ("value", "Reduce"),
     ("one-rank-communicates", "stop", "dist.reduce(kl, 0)"): ("one rank only", "all_reduce"),
@@ -110,7 +112,20 @@ CHANGES = {  # by kind: the role and the line to change -> a term of what it is,
     ("last-pass-not-synced", "", "with f.no_backward_sync(m, enabled=x):"): ("condition", "last"),
     ("schedule-length", "step", "scheduler.step()"): ("advances", "once"),
     ("schedule-length", "", "steps = 4 * len(loader)"): ("number of steps", "one rank"),
-    ("weights-differ", "", "if rank == 0:"): ("condition", "before DDP"),
+    ("schedule-length", "prepared", "steps = len(loader)"): ("number of steps", "Accelerate"),
+    ("weights-differ", "early", "if rank == 0:"): ("condition", "before DDP"),
+    ("weights-differ", "", "if rank == 0:"): ("condition", "same way"),
+    ("weights-differ", "state", "if rank == 0:"): ("state", "state of the optimizer"),
+    ("weights-differ", "skip", "if loss > 9:"): ("step", "Reduce"),
+    ("steps-differ", "skip", "if loss > 9:"): ("step", "Reduce"),
+    ("steps-differ", "", "if rank == 0:"): ("condition", "all ranks"),
+    ("one-rank-communicates", "tested", "if patience.over:"): ("Only some ranks", "all ranks"),
+    ("saved-by-every-rank", "", "torch.save(state, path)"): ("save", "rank 0"),
+    ("saved-by-every-rank", "results", "open(path, 'w')"): ("content", "Gather"),
+    ("same-data", "", "DataLoader(data, 8)"): ("every rank", "DistributedSampler"),
+    ("same-data", "weighted", "WeightedRandomSampler(w, 8)"): ("sampler", "weights"),
+    ("same-data", "own", "return iter(order)"): ("sampler", "order[rank"),
+    ("split-differs", "order", "names = list(set(words))"): ("class", "Sort"),
 }
 
 
@@ -121,6 +136,23 @@ def test_the_line_to_change_and_the_cure_are_said(key, role, code, tmp_path):
     found = Finding(key, f"{file}:9", "It is seen", comes_from=f"{file}:1", role=role)
     what, do = CHANGES[key, role, code]
     assert what in report.change_of(found).what and do in report.do_of(found)
+
+
+CURES = {  # by kind and role, where no line to change is known -> a term of the cure
+    ("same-data", "no_loader"): "seed",
+    ("same-data", "stream"): "number of ranks",
+    ("weights-differ", "late"): "state of the optimizer",
+    ("weights-differ", "early"): "before DDP",
+    ("weights-differ", ""): "same weights",
+    ("uneven-steps", ""): "Join",
+}
+
+
+@pytest.mark.parametrize("key, role", CURES)
+def test_the_cure_fits_the_role_without_a_line_to_change(key, role):
+    found = Finding(key, "train.py:9", "It is seen", role=role)
+    assert report.change_of(found) is None
+    assert CURES[key, role] in report.do_of(found)
 
 
 def test_a_finding_says_which_other_one_may_be_its_cause(capsys):

@@ -45,6 +45,27 @@ def guarded_change(files):
     return guards.pop() if len(guards) == 1 else ""
 
 
+def loads_optimizer(line):
+    """Does the `if` in this line load the state of an optimizer, also by a function of its file?"""
+    file, number = parted(line)
+    tree = tree_of(file)
+    inside = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and node.lineno == number:
+            inside += node.body
+    names = {called(one) for part in inside for one in ast.walk(part) if is_call(one)}
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS) and node.name in names:
+            inside.append(node)
+    return any(is_state_load(one) for part in inside for one in ast.walk(part))
+
+
+def is_state_load(node):
+    """`optimizer.load_state_dict(state)`"""
+    loads = is_call(node) and called(node) == "load_state_dict"
+    return loads and "opt" in ast.unparse(node.func).lower()
+
+
 def changed_in_place(files):
     """The only line that overwrites some rows of a weight, as `weight[dead] = ...` does."""
     lines = set()

@@ -140,6 +140,7 @@ def same_data(run):
                 seen=f"In an epoch every rank trained on the same {count} samples ({sampler})",
                 fine="" if certain else "each rank is meant to train on all of them",
                 comes_from=undivided(run, epochs[0].began),
+                role=role_of_sampler(epochs[0].began),
             )
         yield from same_beginning(run, team)
     yield from same_inputs(run)
@@ -162,7 +163,15 @@ def same_beginning(run, team):
                 seen=f"In {count} batches every rank trained on the same {len(samples)} samples",
                 fine="each rank is meant to train on all of them",
                 comes_from=undivided(run, epochs[0].began),
+                role=role_of_sampler(epochs[0].began),
             )
+
+
+def role_of_sampler(began):
+    """A cure that replaces such a sampler by another one would lose what it does."""
+    if "Weighted" in began.sampler:
+        return "weighted"
+    return "own" if began.order_by else ""
 
 
 def undivided(run, began):
@@ -225,13 +234,19 @@ def same_inputs(run):
             yield Finding(
                 "same-data",
                 first_forward(team[0]),
-                seen=f"In all {len(met)} steps looked at DDP got the same inputs on every rank",
+                seen=f"In all {len(met)} steps whose inputs were compared, every rank got the same",
                 fine="the data are only placeholders",
                 comes_from=loop_of_stream(stream_of_training(run)),
-                role="stream",
+                role=role_of_source(team),
             )
         if not met and len(team) > 1 and trains_together(run):
             yield from same_losses(team)
+
+
+def role_of_source(team):
+    """A loader whose samples have no indices reads a stream. Without a loader the script draws."""
+    reads = any(epoch.trained for rank in team for epoch in rank.epochs)
+    return "stream" if reads else "no_loader"
 
 
 def stream_of_training(run):
@@ -262,8 +277,9 @@ def same_losses(team):
         yield Finding(
             "same-data",
             team[0].steps[0].step.at,
-            seen=f"In all {len(rows)} steps looked at every rank had the same loss",
+            seen=f"In all {len(rows)} steps whose losses were compared, every rank had the same",
             fine="the data are only placeholders, or the ranks compute parts of one model",
+            role=role_of_source(team),
         )
 
 
@@ -301,12 +317,14 @@ def different_split(run):
             subsets = {event.subset for event in began}
             if len(subsets) > 1 or not of_one_set(epochs):
                 role, origin = line_of_parts(run, began[0], len(subsets) > 1)
-                what = "different subsets" if role == "subset" else "different contents or orders"
+                what = "At the same position of the data each rank has another sample or label"
+                if role == "subset":
+                    what = "The ranks hold different subsets of the data"
                 yield Finding(
                     "split-differs",
                     began[0].at,
-                    seen=f"The ranks hold {what} of the data, and their samplers divide positions",
-                    fine="" if known and len(subsets) > 1 else "they are meant to differ",
+                    seen=f"{what}, and the samplers divide positions",
+                    fine="" if known and len(subsets) > 1 else "the data are meant to differ",
                     comes_from=origin,
                     role=role,
                 )
@@ -327,9 +345,11 @@ def different_words(run):
             # A list may have another order on each rank on purpose.
             if not origin and not all(event.numbers for event in events):
                 continue
-            does = "gives" if events[0].numbers else "has"
-            what = "numbers" if events[0].numbers else "places"
-            seen = f"Each rank {does} the {events[0].count} words of {name!r} different {what}"
+            words = f"the {events[0].count} words of {name!r}"
+            seen = f"Each rank has {words} in another order"
+            if events[0].numbers:
+                seen = f"Each rank gives {words} other numbers"
+            seen += ". The same number means another word or class on each rank"
             yield Finding(
                 "split-differs",
                 origin or team[0].steps[0].step.at,
@@ -578,7 +598,8 @@ def same_random_numbers(run):
                     continue
                 if name not in own and seeded_by_library(run.ranks[0], name, work.step):
                     continue
-                seen = f"In {len(drew)} of {len(pairs)} steps all ranks drew the same numbers"
+                seen = f"In {len(drew)} of {len(pairs)} steps whose random numbers were compared,"
+                seen += " all ranks drew the same numbers"
                 yield Finding(
                     "same-random-numbers",
                     at=work.forwards[0].at if work.forwards else work.step.at,
@@ -761,7 +782,7 @@ def padded_of(run, team):
             if gathered and not all_shown
             else "",
             comes_from=origin,
-            role="framework" if origin == epochs[0].began.made else "",
+            role="framework" if origin and origin == epochs[0].began.made else "",
         )
 
 

@@ -55,9 +55,20 @@ REDUCE = Change(
     "dist.reduce() gives the result to one rank only.",
     "Use dist.all_reduce(), which gives it to all ranks.",
 )
+SKIPPED = Change(
+    "^skip:",
+    "By this condition some ranks leave out a step that the others take.",
+    "Reduce the value that is tested here over all ranks. Then all ranks take the step or none.",
+)
 TEST = "Reduce the value over all ranks before you test it."
 LEFT = (
     REDUCE,
+    Change(
+        "^tested:",
+        "Only some ranks test this condition, and so the others stay in the loop.",
+        "Let all ranks test it. They take the same decision if they test the same value, such as a"
+        " gathered or reduced one.",
+    ),
     Change(
         r"should_(training_)?stop",
         "This line ends the training of a rank.",
@@ -73,6 +84,10 @@ LEFT = (
         "A rank leaves the loop by the value that is made here, which differs between the ranks.",
         TEST,
     ),
+)
+PREPARED = (
+    "Multiply the length of the schedule by the number of ranks if Accelerate prepares it."
+    " Otherwise call its step() once per step of the optimizer."
 )
 # A cause stands before its effects: of certain findings, that of the first row is shown first.
 FINDINGS = {
@@ -170,9 +185,17 @@ FINDINGS = {
     "saved-by-every-rank": Kind(
         "the line that saves",
         "Let only rank 0 save.",
-        "Ranks that write one file at the same time can damage it.",
+        "Ranks that write one file overwrite or damage what the others have written.",
         "docs/training/checkpoints.md#who-writes-rank-0-then-a-barrier",
-        changes=here("Several ranks save to one file here."),
+        changes=(
+            Change(
+                "^results:",
+                "Several ranks write to one file here, and the content of one rank remains.",
+                "Gather the results of all ranks first, if each rank has its own. Then let only"
+                " rank 0 write the file.",
+            ),
+            Change("", "Several ranks save to one file here."),
+        ),
     ),
     # gradients, rates and weights
     "not-through-ddp": Kind(
@@ -246,7 +269,7 @@ FINDINGS = {
         "Call optimizer.step() on all ranks or on none.",
         "step() does not communicate, and so a rank that leaves it out keeps its old weights.",
         "docs/reference/corrections.md#gradients-and-weights",
-        changes=here(GUARDED),
+        changes=(SKIPPED, Change("", GUARDED)),
     ),
     "unused-parameters": Kind(
         "the pass that raises",
@@ -258,13 +281,40 @@ FINDINGS = {
     ),
     "weights-differ": Kind(
         "the step",
-        "Change weights before DDP wraps the model, or in the same way on all ranks.",
-        "DDP copies the weights of rank 0 only when it wraps the model.",
+        "Give all ranks the same weights and the same state of the optimizer.",
+        "DDP averages only gradients. It copies the weights of rank 0 once, when it wraps the"
+        " model, and it never copies the state of the optimizer.",
         "docs/reference/corrections.md#gradients-and-weights",
         changes=(
             REDUCE,
-            Change(CONDITION, "Only some ranks change weights by this condition."),
-            Change("load", "The ranks load different weights here."),
+            SKIPPED,
+            Change(
+                "^state:",
+                "Only some ranks load the state of the optimizer by this condition.",
+                "Load the state of the optimizer on all ranks: let every rank read the file, or"
+                " broadcast the state from rank 0.",
+            ),
+            Change(
+                "^late:",
+                "The weights were equal before the first step.",
+                "Look for what differs between the ranks in a step: the state of the optimizer, its"
+                " settings, or a line that changes weights.",
+            ),
+            Change(
+                "^early: ((el)?if |while |@|.* if .* else )",
+                "Only some ranks change weights by this condition.",
+                "Change weights before DDP wraps the model, or in the same way on all ranks.",
+            ),
+            Change(
+                CONDITION,
+                "Only some ranks change weights or gradients by this condition.",
+                "Change them in the same way on all ranks.",
+            ),
+            Change(
+                "load",
+                "The ranks load different weights here.",
+                "Load the same file on all ranks, or load it before DDP wraps the model.",
+            ),
             Change(
                 r"broadcast\w*\(",
                 "Each rank is the source of its own broadcast here.",
@@ -275,13 +325,26 @@ FINDINGS = {
                 "The model is made here, with other sizes on each rank.",
                 "Compute the sizes from data that all ranks share.",
             ),
-            Change("^rank:", "A setting of the optimizer depends on the rank here."),
+            Change(
+                "^rank:",
+                "A setting of the optimizer depends on the rank here.",
+                "Give the optimizer the same settings on all ranks.",
+            ),
             Change(
                 r"\] = ",
                 "Each rank overwrites a part of a weight here.",
                 "Compute the new values on rank 0, and broadcast the weight.",
             ),
-            Change(r"\.grad\b", "The gradients are changed here, on each rank in another way."),
+            Change(
+                r"\.grad\b",
+                "The gradients are changed here, on each rank in another way.",
+                "Change the gradients by the same numbers on all ranks.",
+            ),
+            Change(
+                "^early:",
+                "The weights are changed here, on each rank in another way.",
+                "Change weights before DDP wraps the model, or in the same way on all ranks.",
+            ),
             Change(
                 "^model:",
                 "The model is made here, and nothing sends rank 0's weights to the other ranks.",
@@ -367,7 +430,7 @@ FINDINGS = {
     "batch-grows": Kind(
         "the number, or the step",
         "Divide the batch size by the number of ranks, or adapt the learning rate.",
-        "With more ranks the same epoch has fewer and larger steps.",
+        "With more ranks an epoch has fewer steps, and each step takes more samples.",
         "docs/training/batch_size_and_learning_rate.md",
         "exercises/05_batch_and_rate/task.py",
         changes=here("The loader of each rank is made here, with this batch size."),
@@ -381,18 +444,22 @@ FINDINGS = {
     ),
     "schedule-length": Kind(
         "the step of the schedule",
-        "Build the schedule for as many steps as it advances: those of one rank, or those of all"
-        " ranks if Accelerate prepares it.",
-        "len(loader) counts the steps of one rank, and a schedule that Accelerate has prepared"
-        " advances once per rank at each step().",
+        "Build the schedule for the steps that one rank takes.",
+        "Every rank has a schedule of its own, which advances by the steps of this rank. Only a"
+        " schedule that Accelerate has prepared advances once for each rank.",
         "docs/training/batch_size_and_learning_rate.md",
         changes=(
             Change(
                 "^step:",
                 "The schedule advances here.",
-                "Call step() of the schedule once per step of the optimizer.",
+                "Build it for the steps that one rank takes, and call its step() once per step of"
+                " the optimizer.",
             ),
             Change("^made:", "The schedule is constructed here."),
+            Change("^prepared_made:", "The schedule is constructed here.", PREPARED),
+            Change(
+                "^prepared:", "The number of steps for the schedule is computed here.", PREPARED
+            ),
             Change("", "The number of steps for the schedule is computed here."),
         ),
     ),
@@ -400,7 +467,7 @@ FINDINGS = {
     "same-data": Kind(
         "the loop over the data",
         "Give the loader sampler=DistributedSampler(dataset).",
-        "Each rank must train on its own part of an epoch: otherwise more ranks gain nothing.",
+        "Each rank must train on its own samples. Otherwise more ranks gain nothing.",
         "docs/your_script/adapt.md#step-by-step",
         changes=(
             Change(
@@ -417,6 +484,25 @@ FINDINGS = {
                 "^stream:",
                 "The data set gives every rank the same samples here.",
                 "Let each rank take only its own samples, by its rank and the number of ranks.",
+            ),
+            Change(
+                "^no_loader:",
+                "Every rank takes the same samples here.",
+                "Draw different samples on each rank: add the rank to the seed of the draw, or take"
+                " a slice of the samples by the rank.",
+            ),
+            Change(
+                "^weighted:",
+                "This sampler draws from all samples on every rank.",
+                "Keep the weights. Let each rank draw other samples, as many as the number of"
+                " samples divided by the number of ranks: give the sampler this num_samples and a"
+                " generator that is seeded with seed + rank.",
+            ),
+            Change(
+                "^own:",
+                "This sampler gives every rank all samples.",
+                "Let this sampler give each rank only its part of the order, such as"
+                " order[rank::world_size], and equally many samples.",
             ),
             Change("", "By this line every rank reads all samples."),
         ),
@@ -440,11 +526,17 @@ FINDINGS = {
     "split-differs": Kind(
         "the loop over the data",
         "Make the same data on all ranks, in the same order and with the same seed.",
-        "A sampler divides positions, and so all ranks must hold the same samples in one order.",
+        "A number must mean the same sample, word or class on all ranks: samplers divide positions,"
+        " and all ranks train one model.",
         "docs/your_script/checklist.md#review-your-script",
         changes=(
             Change("^subset:", "The subset of the data is made here."),
-            Change("^order:", "The order of a set or a folder is taken here.", "Sort it."),
+            Change(
+                "^order:",
+                "A set or a folder has another order in each process, and so the same number means"
+                " another sample or class on each rank.",
+                "Sort it, so that all ranks have one order.",
+            ),
             Change(
                 "^drawn:",
                 "The order of the data is drawn here, and each rank draws another one.",
@@ -520,7 +612,7 @@ FINDINGS = {
                 " drops the repeated ones, and remove this line.",
             ),
             Change(
-                "^framework:",
+                r"(?s)^framework:(?!.*Sampler)",
                 "The framework gives this loader a sampler that repeats samples.",
                 "Evaluate on one rank, or drop the repeated samples after gathering.",
             ),

@@ -58,14 +58,20 @@ def show_finding(one, keys):
 
 def change_of(finding):
     """What the line to change is. None: this is not known."""
+    if not finding.comes_from:
+        return None
     text = f"{finding.role}: {code_of(finding.comes_from)}"
-    changes = FINDINGS[finding.key].changes if finding.comes_from else ()
+    changes = FINDINGS[finding.key].changes
     return next((change for change in changes if re.search(change.match, text)), None)
 
 
 def do_of(finding):
-    """The cure, for this line if that is known."""
+    """The cure, for this line if that is known, or else for this role."""
     change = change_of(finding)
+    if not finding.comes_from:
+        for one in FINDINGS[finding.key].changes:
+            if one.match == f"^{finding.role}:":
+                change = one
     if change is not None and change.do:
         return change.do
     return FINDINGS[finding.key].do

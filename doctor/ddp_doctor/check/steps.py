@@ -30,10 +30,20 @@ from .changed import (
     condition_around,
     guarded_change,
     initialised_late,
+    loads_optimizer,
 )
 from .findings import Finding
 from .order import line_with_rank, own_source, rank_in_call
-from .source import WRAPPERS, assignment_of, call_of, files_of, guard_of, parted, wraps_on_gpus_only
+from .source import (
+    WRAPPERS,
+    assignment_of,
+    call_of,
+    code_of,
+    files_of,
+    guard_of,
+    parted,
+    wraps_on_gpus_only,
+)
 from .values import (
     Value,
     argument_of,
@@ -56,6 +66,8 @@ from .values import (
 
 UNUSED = re.compile("Expected to have finished reduction")
 OTHER_SIZES = re.compile("appears not to match|expects same model across all ranks")
+# Names that call a batch that of all ranks.
+GLOBAL = re.compile(r"(global|total|overall|effective)[_-](train[_-])?(mini[_-]?)?batch", re.I)
 # Arguments of schedules.
 LENGTHS = ("total_steps", "T_max", "total_iters", "num_training_steps", "max_steps")
 
@@ -75,6 +87,9 @@ def different_gradients(run):
             origin = line_of_reduce(row) or line_of_gradients(run)
         else:
             continue  # see not_wrapped
+        skipped = origin and origin == line_of_skipped(run, row)
+        if skipped:
+            text = ". The ranks have taken different numbers of steps"
         count = len(row.differing("gradients"))
         of = f"{count} of {len(optimizer.parameters.sizes)} parameters"
         # Local SGD averages after some steps, and an ensemble never does.
@@ -90,6 +105,7 @@ def different_gradients(run):
             if certain
             else "the ranks average later, or are meant to train different models",
             comes_from=origin,
+            role="skip" if skipped else "",
             explained_by=("unused-parameters",),
         )
 
@@ -186,21 +202,36 @@ def different_weights(run):
         look = next(look for look in optimizer.looks if look.numbers)
         when = "After the last step"
         since = ", although the gradients agreed"
+        early = look.row is not None and look.row.n == 0
+        first = optimizer.looks[0]
+        equal_at_first = first.row is not None and first.row.n == 0 and not first.numbers
+        if equal_at_first:
+            since = ", although they were equal before step 1 and the gradients agreed"
         if look.row is not None:
             when = f"Before step {look.row.n + 1}"
-            if look.row.n == 0:
-                since = ""
+        if early:
+            since = ""
         of = f"{len(look.numbers)} of {len(optimizer.parameters.sizes)}"
         origin = line_that_changed(run, optimizer, look.row)
         by_rank = "" if origin else rank_in_call(optimizer.parameters.made)
-        is_model = origin and origin == model_made(optimizer.parameters.made)
+        role = ""
+        if by_rank:
+            role = "rank"
+        elif origin and origin == model_made(optimizer.parameters.made):
+            role = "model"
+        elif equal_at_first and not origin:
+            role = "late"
+        elif equal_at_first and loads_optimizer(origin):
+            role = "state"
+        elif early and optimizer.is_in_ddp:
+            role = "early"
         yield Finding(
             "weights-differ",
             look.row.at if look.row is not None else optimizer.rows[-1].at,
             seen=f"{when} the weights of {of} parameters differ between the ranks{since}",
             fine="Join or a communication hook makes them differ" if run.is_loose else "",
             comes_from=origin or by_rank,
-            role="rank" if by_rank else ("model" if is_model else ""),
+            role=role,
             explained_by=("unused-parameters",),
         )
 
@@ -397,14 +428,16 @@ def different_numbers_of_steps(run):
         averaged = {event.averaged for event in totals}
         if len(set(steps)) > 1 and len(averaged) == 1 and min(averaged) > 2:
             most = team[steps.index(max(steps))]
-            applied = per_rank(team, steps)
+            taken = per_rank(team, [f"took {count} steps" for count in steps])
             at = most.steps[0].step.at
+            guard = guard_of([at])
             yield Finding(
                 "steps-differ",
                 at,
-                seen=f"Of {min(averaged)} averaged gradients the ranks applied: {applied}",
+                seen=f"Every rank averaged {min(averaged)} gradients, but {taken}",
                 fine="the weights are sent to all ranks afterwards",
-                comes_from=guard_of([at]) or condition_around(at),
+                comes_from=guard or condition_around(at),
+                role="" if guard else "skip",
             )
 
 
@@ -457,7 +490,8 @@ def not_the_mean(run):
             odd = [row for row, factor in times.items() if is_close(factor, wrong)]
             # A single step may agree by chance.
             if world > 1 and len(odd) > max(1, len(times) / 2):
-                seen = f"In {len(odd)} of {len(times)} steps the gradient is {wrong:g} times the"
+                seen = f"In {len(odd)} of {len(times)} steps whose gradients were compared"
+                seen += f" the gradient is {wrong:g} times the"
                 at = line_of_average(odd[0], optimizer)
                 origin = "" if at == odd[0].at else at
                 role = ""
@@ -640,7 +674,7 @@ def zero_gradients(run):
             yield Finding(
                 "zero-gradients",
                 optimizer.rows[0].at,
-                seen=f"In all {len(looks)} steps looked at every gradient was 0 or missing",
+                seen=f"In {len(looks)} steps whose gradients were compared, all were 0 or missing",
                 fine="there is nothing to train yet",
                 comes_from=line_without_gradients(run, optimizer, looks),
             )
@@ -853,14 +887,30 @@ def batch_grows(run):
             comes_from=loader_of_training(run),
         )
     elif called and not one:
-        seen = f"This is called the batch of all ranks, but each rank takes {called[0].number}"
+        seen = f"{who_calls(called[0].at)} it the batch of all ranks"
+        seen += f", but each rank takes {called[0].number}"
         yield Finding(
             "batch-grows",
             called[0].at,
             seen=f"{seen} samples, {many['samples']} together",
-            fine="the words here mean the batch of one rank",
+            fine="the batch of one rank is meant",
             comes_from=loader_of_training(run),
         )
+
+
+def who_calls(line):
+    """The words of the script that call a number something: a flag, a variable, or a comment."""
+    code = code_of(line)
+    flag = re.search(r"add_argument\([^)]*?(--?[\w-]+)", code)
+    name = re.match(r"[\w.]+", code)
+    what = ""
+    if flag:
+        what = f"flag {flag[1]}"
+    elif name:
+        what = f"variable {name[0]}"
+    if GLOBAL.search(what):
+        return f"The name of the {what} calls"
+    return f"The words at the {what} call" if what else "The words here call"
 
 
 def loader_of_training(run):
@@ -925,21 +975,27 @@ def schedule_length(run):
         if event.gone < 10 or not event.length or event.rises:
             continue
         if is_near(event.length, event.gone * world):
-            ratio = f"once for {world} of them (the number of ranks)"
+            part = "half-way" if world == 2 else f"after 1/{world} of its length"
+            seen = f"{event.name} is as long as the training of one process, {event.length} steps."
+            seen += f" With {world} ranks each rank advances it {event.gone} times, and so it stops"
+            seen += f" {part}"
             origin = line_of_length(event, run) or event.made
+            role = "made" if origin == event.made else ""
         elif is_near(event.length * world, event.gone):
-            ratio = f"{world} times (the number of ranks) for each of them"
+            part = "half-way" if world == 2 else f"after 1/{world} of it"
+            seen = f"{event.name} is built for {event.length} steps, but each rank advances it"
+            seen += f" {event.gone} times, and so it ends {part} through the training"
             # Accelerate makes one step per rank, and the script calls step() once.
             once = event.gone > 1.5 * len(run.ranks[0].steps)
             origin = once and line_of_length(event, run) or event.at
+            roles = {event.made: "prepared_made", event.at: "step"}
+            role = roles.get(origin, "prepared")
         else:
             continue
-        role = {event.made: "made", event.at: "step"}.get(origin, "")
-        built = f"{event.name} was built for {event.length} steps"
         yield Finding(
             "schedule-length",
             event.at,
-            seen=f"{built}, but advanced {event.gone} times: {ratio}",
+            seen=seen,
             fine="the training goes on in a later run, or the rate is meant to end early",
             comes_from=origin,
             role=role,

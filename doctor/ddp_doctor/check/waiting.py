@@ -23,7 +23,16 @@ from ..run.words import per_rank, short
 from .changed import condition_around
 from .findings import Finding
 from .order import own_source, part_of_data
-from .source import assignment_of, files_of, guard_of, loop_around, loops_around, parted
+from .source import (
+    RANK,
+    assignment_of,
+    code_of,
+    files_of,
+    guard_of,
+    loop_around,
+    loops_around,
+    parted,
+)
 from .values import decision, guarded_call, reduced_to_one
 
 # Errors that follow from what another rank did.
@@ -73,7 +82,7 @@ def waited_in_vain(run):
             training[0].waits.at,
             seen=f"{states}. A rank has left the loop that the others are in",
             comes_from=longer or left or skipped,
-            role=role_of_loader(run, longer) if longer else ("stop" if left else "skip"),
+            role=role_of_loader(run, longer) if longer else role_of_stop(left, skipped),
         )
     else:
         yield only_some_call(run, stuck, states)
@@ -189,15 +198,25 @@ def only_some_call(run, stuck, states):
     lines = callers_of(call, run)
     guard = guard_of([call.at, *lines])
     source = own_source(files_of(run)) if alike else ""
-    role = "source" if source else "stop"
+    left = parted_in_loops(run, stuck)
+    role = "source" if source else role_of_stop(left, "")
     return Finding(
         "one-rank-communicates",
         call.at,
         seen=states,
         fine="the network or a process is broken" if alike else "",
-        comes_from=guard or source or parted_in_loops(run, stuck),
+        comes_from=guard or source or left,
         role="" if guard else role,
     )
+
+
+def role_of_stop(left, skipped):
+    """Do all ranks test whether to leave the loop, or only some of them?"""
+    if not left:
+        return "skip" if skipped else ""
+    code = code_of(left)
+    by_rank = code.startswith(("if ", "elif ", "while ")) and RANK.search(code)
+    return "tested" if by_rank or guard_of([left]) else "stop"
 
 
 def parted_in_loops(run, stuck):
@@ -469,20 +488,24 @@ def never_joined(run):
 def saved_by_every_rank(run):
     """Several ranks write one file, in the same stretch of training."""
     writers = defaultdict(dict)
+    checkpoints = set()
     for rank in run.ranks:
         for event in rank.all(Wrote):
             is_lock = event.path.endswith("lock")
             is_new = not (event.appends or event.renamed or is_lock)
             if event.weights or is_new:
                 writers[event.path, event.when.step][rank.number] = event.at
+                if event.weights:
+                    checkpoints.add(event.path)
     for (path, step), lines in writers.items():
         if len(lines) > 1:
             yield Finding(
                 "saved-by-every-rank",
                 at=next(iter(lines.values())),
-                seen=f"Ranks {short(lines)} all save {Path(path).name} after {step} steps",
+                seen=f"Ranks {short(lines)} all write {Path(path).name} after {step} steps",
                 fine="each rank has a disk of its own",
                 comes_from=next(iter(lines.values())),
+                role="" if path in checkpoints else "results",
             )
 
 
