@@ -218,7 +218,7 @@ def test_a_mistake_is_named_with_its_line(user):
     origin = 1 + NO_SYNC.splitlines().index("    with model.no_sync():")
     assert said["findings"][0]["at"] == f"train.py:{line}"
     assert said["findings"][0]["comes_from"] == f"train.py:{origin}"
-    assert f"WRONG [last-pass-not-synced] train.py:{line}" in done.stdout
+    assert f"WRONG [last-pass-not-synced] shows at train.py:{line}" in done.stdout
     assert "no_sync()" in said["findings"][0]["do"]
     assert "1 certain (WRONG), 0 to judge" in done.stdout.splitlines()[-1]
     assert said["ranks"] == 2 and said["facts"]["steps"] == 3

@@ -38,8 +38,7 @@ def show(run, found, ignored, failed):
 
 
 def show_finding(one, keys):
-    print(f"\n{one.severity.upper()} [{one.key}] {one.at} (seen here)")
-    print_text(f"{one.seen}.", "  ")
+    print(f"\n{one.severity.upper()} [{one.key}] shows at {one.at}")
     change = change_of(one)
     if one.comes_from:
         # One line, whatever the length of a path is, so that it can be copied.
@@ -47,6 +46,7 @@ def show_finding(one, keys):
         code = code_of(one.comes_from).partition("\n")[0]
         if code:
             print(f"      {textwrap.shorten(code, WIDTH - 6, placeholder=' ...')}")
+    print_text(f"Seen: {one.seen}.", "  ")
     print_text(f"Do: {do_of(one)}", "  ")
     print_text(f"Why: {FINDINGS[one.key].why}", "  ")
     if one.fine:
@@ -95,7 +95,7 @@ def seen(finding):
 def show_all_findings():
     for key, kind in FINDINGS.items():
         print(f"\n{key}")
-        print(f"  Seen at: {kind.shows_at}")
+        print(f"  Shows at: {kind.shows_at}")
         for change in kind.changes:
             print_text(f"Change: {change.what} {change.do}".strip(), "  ")
         print_text(f"Do: {kind.do}", "  ")
@@ -153,7 +153,7 @@ def looked_at(run):
     note = ", a sample" if sample != steps else ""
     counts = [
         ("steps", steps, ""),
-        ("steps with compared gradients and weights", sample, note),
+        ("steps whose gradients and weights were compared", sample, note),
         ("passes over the training data", passes(run, True), shortened(run, True)),
         ("evaluations", passes(run, False), shortened(run, False)),
         ("collectives", [len(rank.all(Collective)) for rank in run.ranks], ""),

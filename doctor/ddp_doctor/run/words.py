@@ -57,9 +57,17 @@ def sentence(run):
         parts.append(per_rank(run.ranks, map(state, run.ranks)))
     known = facts(run)
     if known:
-        samples = f" of {known['samples']} samples over all ranks" if known["samples"] else ""
-        parts.append(f"{known['steps']} steps{samples}")
+        parts.append(steps_in_words(run))
+        if known["samples"]:
+            parts.append(f"in one step all ranks together took {known['samples']} samples")
     return "; ".join(parts) + "."
+
+
+def steps_in_words(run):
+    counts = [len(rank.steps) for rank in run.ranks]
+    if len(set(counts)) == 1:
+        return f"each rank took {counts[0]} steps"
+    return per_rank(run.ranks, [f"took {count} steps" for count in counts])
 
 
 def hints(run):
