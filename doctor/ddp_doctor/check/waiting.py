@@ -29,6 +29,7 @@ from .source import (
     code_of,
     files_of,
     guard_of,
+    has,
     loop_around,
     loops_around,
     parted,
@@ -195,8 +196,11 @@ def only_some_call(run, stuck, states):
             call = further
             alike = False
             states += f". Rank {one} made the call {op_of(call)} here, and rank {other} did not"
-    lines = callers_of(call, run)
-    guard = guard_of([call.at, *lines])
+    guard = guard_of(lines_in(call, run))
+    answered = answered_by_another(run) if not guard else None
+    if answered is not None:
+        call = answered
+        guard = guard_of(lines_in(call, run))
     source = own_source(files_of(run)) if alike else ""
     left = parted_in_loops(run, stuck)
     role = "source" if source else role_of_stop(left, "")
@@ -217,6 +221,14 @@ def role_of_stop(left, skipped):
     code = code_of(left)
     by_rank = code.startswith(("if ", "elif ", "while ")) and RANK.search(code)
     return "tested" if by_rank or guard_of([left]) else "stop"
+
+
+def answered_by_another(run):
+    """A call under an `if` by the rank that met another call, so that its rank went on."""
+    _, _, further = further_call(run)
+    if further is None or not guard_of(lines_in(further, run)):
+        return None
+    return further
 
 
 def parted_in_loops(run, stuck):
@@ -310,12 +322,29 @@ def has_left(run, stuck):
     """Some ranks wait in a training step, and the others have ended or have had less data."""
     training = [rank for rank in stuck if trains(rank)]
     others = [rank for rank in run.ranks if rank not in training]
-    left = all(rank.waits is None or op_of(rank.waits) == "barrier" for rank in others)
+    left = all(is_outside(rank, training, run) for rank in others)
     counts = set()
     for rank in run.ranks:
         whole = [epoch for epoch in rank.epochs if epoch.trained and epoch.whole]
         counts.add(tuple(len(epoch.batches) for epoch in whole))
     return bool(training) and bool(others) and (left or len(counts) > 1)
+
+
+def is_outside(rank, training, run):
+    """Has it ended, or does it wait in a barrier after the loop that the others are in?"""
+    if rank.waits is None:
+        return True
+    lines = lines_in(rank.waits, run)
+    if op_of(rank.waits) != "barrier" or not guard_of(lines):
+        return op_of(rank.waits) == "barrier"
+    # Only some ranks come to this barrier. Does it stand in the loop?
+    for other in training:
+        for line in lines_in(other.waits, run):
+            file, _ = parted(line)
+            for loop in loops_around(line)[-1:]:
+                inside = [own for own in lines if parted(own)[0] == file]
+                return not any(has(loop, parted(own)[1]) for own in inside)
+    return False
 
 
 def left_behind(run, stuck):
