@@ -131,22 +131,60 @@ def cause(run, row):
     averaged = [event.averages for event in work.backwards]
     if not work.forwards and not any(averaged):
         at = work.backwards[-1].at if work.backwards else row.at
-        bypassed = run.all(Bypassed)
-        origin = bypassed[0].at if bypassed else ""
-        words = ". DDP's forward() was not called before this backward()"
-        return "not-through-ddp", at, words, origin
+        return "not-through-ddp", at, NOT_CALLED, line_around_ddp(run)
     if averaged and not averaged[-1]:
-        which = f"{sum(averaged)} of the {len(averaged)} backward passes averaged them"
-        words = f". {which}, but not the last one"
+        if not work.backwards[-1].models:
+            return "not-through-ddp", work.backwards[-1].at, NOT_CALLED, line_around_ddp(run)
+        words = f". {sum(averaged)} of the {len(averaged)} backward passes averaged them, but not"
+        words += " the last one"
+        if not any(averaged):
+            words = f". None of the {len(averaged)} backward passes averaged them"
         attribute = assignment_of("require_backward_grad_sync", files_of(run))
         return "last-pass-not-synced", row.at, words, work.backwards[-1].no_sync or attribute
+    differing = row.differing("gradients")
+    passes = passes_before(row.ranks[0], work)
+    through = [went_through_ddp(work.parameters, number, passes) for number in differing]
+    if work.backwards and not any(through):
+        return "not-through-ddp", work.backwards[-1].at, NOT_CALLED, line_around_ddp(run)
     in_ddp = work.parameters.in_ddp
-    lacking = [number for number in row.differing("gradients") if not in_ddp[number]]
+    lacking = [number for number in differing if not in_ddp[number]]
     if lacking:
         wrapped = run.all(Wrapped)[0].at
         words = f". DDP ({wrapped}) does not have {len(lacking)} of these"
         return "not-in-ddp", row.at, words, wrapped
     return "weights-differ", row.at, "", line_of_gradients(run) or line_of_skipped(run, row)
+
+
+NOT_CALLED = ". DDP's forward() was not called before this backward()"
+
+
+def line_around_ddp(run):
+    """The line that calls a model which DDP wraps, and not DDP."""
+    bypassed = run.all(Bypassed)
+    return bypassed[0].at if bypassed else ""
+
+
+def passes_before(rank, work):
+    """The backward passes since the step before of the same optimizer.
+
+    What a generator has made may train another model first, and then the generator.
+    """
+    found = []
+    for other in reversed(rank.steps[: rank.steps.index(work) + 1]):
+        is_before = other is not work and other.step.optimizer == work.step.optimizer
+        if is_before:
+            break
+        found += other.backwards
+    return found
+
+
+def went_through_ddp(parameters, number, passes):
+    """Was DDP called with the model of this parameter before one of these passes?
+
+    A parameter that DDP does not have, or of which that is not known, is no case of it.
+    """
+    model = parameters.models[number] if parameters.models else -1
+    return model == -1 or any(model in event.models for event in passes)
 
 
 def line_of_gradients(run):
@@ -526,7 +564,7 @@ def line_of_average(row, optimizer):
 
 def times_the_mean(row):
     """None: it is not known, or not one number for all parameters."""
-    passes = row.works[0].backwards
+    passes = row.works[0].added
     factors = {event.factor for event in passes}
     if len(factors) != 1 or None in factors or not all(event.mean for event in passes):
         return None
@@ -593,7 +631,7 @@ def accumulation_weight(run):
         factors = set()
         lines = set()
         for work in works:
-            for event in work.backwards:
+            for event in work.added:
                 known = event.factor is not None and event.mean
                 factors.add(round(event.factor, 6) if known else 0)
                 lines.add(event.at)
@@ -603,8 +641,8 @@ def accumulation_weight(run):
             yield from other_sums(works)
             continue
         factor = factors.pop()
-        usual = Counter(len(work.backwards) for work in works).most_common(1)[0][0]
-        odd = [work for work in works if len(work.backwards) != usual]
+        usual = Counter(len(work.added) for work in works).most_common(1)[0][0]
+        odd = [work for work in works if len(work.added) != usual]
         if usual > 1 and not is_close(factor * usual, 1):
             each = f"A step adds up {usual} losses, each times {factor:.4g}"
             yield Finding(
@@ -615,7 +653,7 @@ def accumulation_weight(run):
                 comes_from=works[0].backwards[0].at,
             )
         elif odd:  # also a rest that is carried over into the next epoch
-            count = len(odd[0].backwards)
+            count = len(odd[0].added)
             seen = f"Step {odd[0].step.n + 1} adds up {count} losses, the others {usual}"
             yield Finding(
                 "accumulation-weight",
@@ -630,13 +668,13 @@ def other_sums(works):
     """The factor changes between steps, and the factors of most steps add up to 1."""
     odd = []
     for work in works:
-        total = sum(event.factor for event in work.backwards)
+        total = sum(event.factor for event in work.added)
         if not is_close(total, 1):
             odd.append((work, total))
-    parts = max(len(work.backwards) for work in works)
+    parts = max(len(work.added) for work in works)
     if parts > 1 and 0 < len(odd) <= 2 * len(works) / 3:
         work, total = odd[0]
-        count = len(work.backwards)
+        count = len(work.added)
         seen = f"Step {work.step.n + 1} adds up {count} losses, whose factors add up to {total:.3g}"
         yield Finding(
             "accumulation-weight",

@@ -153,6 +153,8 @@ class Backward(Event):
     scaled: bool  # a GradScaler multiplied it; `loss` and `factor` are without that
     no_sync: str = ""  # the line that called DDP's no_sync() last, if this pass does not average
     called_from: list[str] = field(default_factory=list)  # when `at` is new: see Collective
+    models: list[int] = field(default_factory=list)  # of DDP that computed since the pass before
+    cleared: bool = False  # gradients were cleared since the pass before
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ class Parameters(Event):
     in_ddp: list[bool]  # does DDP average the gradient of this parameter?
     plain: bool  # each is a whole tensor, and not a part of one as FSDP makes it
     made: str = ""  # the line of the optimizer's constructor
+    models: list[int] = field(default_factory=list)  # the number of its DDP model, or -1
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,15 @@ class Work:
     carries: bool  # it has backward passes from before the end that --short gave to a pass
 
     @property
+    def added(self):
+        """The backward passes whose gradients add up: those since gradients were last cleared."""
+        first = 0
+        for number, event in enumerate(self.backwards):
+            if event.cleared:
+                first = number
+        return self.backwards[first:]
+
+    @property
     def samples(self):
         """How many samples led to it? 0: that is not known."""
         given = sum(event.samples for event in self.forwards)

@@ -1,8 +1,10 @@
 """Watches which models compute without being trained: in an evaluation, and next to the training.
 
 From eval(), or from the first batch that is read without gradients, until the next backward pass
-each model that computes is noted once. After the second backward pass the same is done until the
-third one: a teacher or an average of the weights may compute next to the trained model.
+each model that computes is noted once. After the third backward pass the same is done until the
+fourth one: a teacher or an average of the weights may compute next to the trained model. A training
+step may have two backward passes, so a call that does not go through DDP is looked for until the
+fifth one.
 """
 
 import weakref
@@ -31,6 +33,7 @@ class Looking:
         self.compiled = False
         self.wrapped = weakref.WeakSet()  # models in DDP, and their parts
         self.bypassed = False
+        self.only_bypassed = False  # is nothing but note_bypass() asked for?
 
 
 LOOKING = Looking()
@@ -61,6 +64,7 @@ def note_evaluation(*args):
         return
     LOOKING.began = TRAINING.phase
     LOOKING.evaluates = False
+    LOOKING.only_bypassed = False
     if PROCESS.passes:  # otherwise nothing is trained yet
         look()
 
@@ -72,7 +76,8 @@ def note_pass(*args, **kwargs):
     LOOKING.hook = None
     LOOKING.known = set()
     LOOKING.bypassed = False
-    if PROCESS.passes == 2:
+    LOOKING.only_bypassed = PROCESS.passes == 3
+    if PROCESS.passes in (2, 3):
         look()
 
 
@@ -86,7 +91,7 @@ def before_module(module, inputs):
         return
     if torch.is_grad_enabled() and module.training:
         quietly(note_bypass, module)
-    else:
+    elif not LOOKING.only_bypassed:
         quietly(note_model, module)
 
 

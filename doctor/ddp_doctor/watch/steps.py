@@ -55,6 +55,7 @@ SAME_VALUE = ("Unsqueeze", "Squeeze", "View", "Reshape", "Alias", "ToCopy", "Clo
 # Losses whose mean is over each number of their input.
 OF_EACH_NUMBER = ("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")
 MOST_RANDOM = 60  # looks at the states of the random generators
+MOST_FURTHER = 30  # looks at steps whose last backward pass DDP did not average
 EVERY = 50  # steps after which values that have waited on a GPU are read
 
 
@@ -63,6 +64,12 @@ class Training:
 
     def reset(self):
         self.in_ddp = {}  # a weak reference to each parameter that DDP averages, by its id
+        self.models = weakref.WeakKeyDictionary()  # the number of each model that DDP has wrapped
+        self.model_of = {}  # the number of its model, by the id of a parameter in DDP
+        self.computed = set()  # numbers of the models that DDP called for the next backward pass
+        self.cleared = False  # were gradients cleared since the last backward pass?
+        self.unaveraged = False  # was the last backward pass one in which DDP averaged nothing?
+        self.further_looks = 0  # at steps that follow such a pass
         self.numbers = {}  # of optimizers, by the ids of their parameters
         self.optimizers = weakref.WeakKeyDictionary()  # their numbers
         self.lines_made = weakref.WeakKeyDictionary()  # optimizer -> line of its constructor
@@ -126,6 +133,8 @@ def install():
     replace(torch.amp.GradScaler, "step", after(note_scaler_step))
     replace(torch.nn.Module, "load_state_dict", after(note_loaded))
     replace(torch.optim.Optimizer, "__init__", before(note_optimizer))
+    replace(torch.optim.Optimizer, "zero_grad", before(note_cleared))
+    replace(torch.nn.Module, "zero_grad", before(note_cleared))
     for kind in (LRScheduler, *LRScheduler.__subclasses__()):
         if "step" in vars(kind):  # SequentialLR has a step() of its own, for example
             replace(kind, "step", after(note_schedule))
@@ -134,15 +143,21 @@ def install():
 
 
 def note_ddp(_, ddp, *args, **kwargs):
+    number = TRAINING.models.setdefault(ddp.module, len(TRAINING.models))
     for parameter in ddp.module.parameters():
         if parameter.requires_grad:
             TRAINING.in_ddp[id(parameter)] = weakref.ref(parameter)
+            TRAINING.model_of[id(parameter)] = number
     ranks = get_process_group_ranks(ddp.process_group)
     write(Wrapped(now(), here(), ranks, ddp.broadcast_buffers))
 
 
 def note_no_sync(*args, **kwargs):
     TRAINING.no_sync = here()
+
+
+def note_cleared(*args, **kwargs):
+    TRAINING.cleared = True
 
 
 def note_loose(*args, **kwargs):
@@ -180,6 +195,7 @@ def note_forward(ddp, args, kwargs):
         samples = tensor.shape[0]
     if torch.is_grad_enabled():
         TRAINING.averages = ddp.require_backward_grad_sync
+        TRAINING.computed.add(TRAINING.models.get(ddp.module, -1))
     if training:
         TRAINING.phase += 1
         # Where no loader tells which samples a rank gets, its inputs have to tell it.
@@ -237,7 +253,10 @@ def around_backward(original, tensors, *args, **kwargs):
     PROCESS.passes += 1
     TRAINING.phase += 1
     TRAINING.averaged += TRAINING.averages
+    TRAINING.unaveraged = not TRAINING.averages
     TRAINING.averages = False
+    TRAINING.computed = set()
+    TRAINING.cleared = False
     with waiting("backward"):
         result = original(tensors, *args, **kwargs)
     quietly(note_gradients, before_clip=False)
@@ -268,6 +287,8 @@ def note_backward(tensors):
         scaled=scaled,
         no_sync="" if TRAINING.averages else TRAINING.no_sync,
         called_from=callers_once(at),
+        models=sorted(TRAINING.computed),
+        cleared=TRAINING.cleared,
     )
     write(event)
 
@@ -409,7 +430,7 @@ def note_step(optimizer, closure):
     n = TRAINING.made[number]
     TRAINING.made[number] += 1
     TRAINING.steps += TRAINING.joint[number]
-    looked_at = is_looked_at(n)
+    looked_at = is_looked_at(n) or follows_other_pass(number)
     gradients = [parameter.grad for parameter in parameters]
     if looked_at:
         TRAINING.trained.update(id(p) for p in parameters if p.grad is not None)
@@ -441,6 +462,16 @@ def is_looked_at(n):
     return n % distance == distance - 1
 
 
+def follows_other_pass(number):
+    """Did DDP average nothing in the last pass, although it averages in others?
+
+    This step may be a rare one, as the rest of an accumulation is. Such looks have a bound.
+    """
+    rare = TRAINING.unaveraged and TRAINING.joint[number] and TRAINING.averaged > 0
+    TRAINING.further_looks += rare
+    return rare and TRAINING.further_looks <= MOST_FURTHER
+
+
 def number_of(optimizer, parameters):
     """Optimizers of the same parameters have one number: one may take the place of the other."""
     key = (len(TRAINING.in_ddp), *map(id, parameters))
@@ -453,7 +484,8 @@ def number_of(optimizer, parameters):
         plain = all(type(p) in (torch.Tensor, torch.nn.Parameter) for p in parameters)
         TRAINING.joint[number] = any(in_ddp)
         made = TRAINING.lines_made.get(optimizer, "")
-        write(Parameters(now(), number, sizes, in_ddp, plain, made))
+        models = [TRAINING.model_of.get(id(parameter), -1) for parameter in parameters]
+        write(Parameters(now(), number, sizes, in_ddp, plain, made, models))
     TRAINING.optimizers[optimizer] = number
     return number
 
