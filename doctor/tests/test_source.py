@@ -242,3 +242,46 @@ def test_the_line_that_changes_weights_or_gradients(line):
     assert changed.changed_gradient(files) == line("p.grad.mul_")
     assert changed.initialised_late(line("DDP("), files) == line("    init_head(self")
     assert changed.condition_around(line("optimizer.step")) == line("if loss.item")
+
+
+BATCH_OF_ALL = """
+parser.add_argument("--total-batch-size", type=int, default=64)
+parser.add_argument("--eval-batch-size", type=int, default=64)
+args = parser.parse_args()
+arguments = TrainingArguments(
+    output_dir="out",
+    per_device_train_batch_size=args.total_batch_size,
+    per_device_eval_batch_size=args.eval_batch_size,
+)
+"""
+
+
+def test_the_line_that_gives_a_flag_as_the_batch_of_each_rank(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(BATCH_OF_ALL)
+    source.tree_of.cache_clear()
+    assert values.batch_given("train.py:2", {"train.py"}) == "train.py:7"
+    assert values.batch_given("train.py:3", {"train.py"}) == ""
+
+
+RATE = """
+def step(self):
+    self.tokens += count(words)
+    self.calls += 1
+    if self.tokens < 10:
+        rate = self.tokens / 10
+    else:
+        rate = 1 / self.calls
+    for group in self.optimizer.param_groups:
+        group["lr"] = rate
+    self.lr = 0.1
+"""
+
+
+def test_the_count_from_which_a_rate_follows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(RATE)
+    source.tree_of.cache_clear()
+    assert source.entry_assigned("lr", {"train.py"}) == "train.py:10"
+    assert values.running_count("train.py:10") == "train.py:3"
+    assert values.running_count("train.py:11") == ""

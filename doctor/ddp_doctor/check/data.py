@@ -28,6 +28,7 @@ from .order import (
     makes_noise,
     part_in_class,
     part_of_data,
+    seed_by_rank,
     seed_in_class,
     shuffled,
     unordered,
@@ -491,12 +492,14 @@ def seen_twice(run, team, epochs):
     filled_up = len(team) * (len(epochs[0].batches[0].indices) + 1)
     comparable = of_one_set(epochs) and not replaced and not is_repeated(epochs)
     if comparable and len(twice) > filled_up:
+        seed = seed_by_rank(epochs[0].began.order_by)
         yield Finding(
             "samples-missing",
             epochs[0].began.at,
             seen=f"In an epoch {len(twice)} of {len(counts)} samples were seen twice",
             fine="each rank is meant to draw its samples by itself",
-            comes_from=line_of_part(run, epochs[0].began),
+            comes_from=seed or line_of_part(run, epochs[0].began),
+            role="seed" if seed else "",
             explained_by=("same-data", "split-differs"),
         )
 

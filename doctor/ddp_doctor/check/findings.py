@@ -254,6 +254,7 @@ FINDINGS = {
                 "The schedule gets a different value on each rank here.",
                 "Reduce the value over all ranks before you give it to the schedule.",
             ),
+            Change(r"\+=", "The rate follows from this count, which each rank makes for itself."),
             Change("", "The rate is set here."),
         ),
     ),
@@ -433,7 +434,10 @@ FINDINGS = {
         "With more ranks an epoch has fewer steps, and each step takes more samples.",
         "docs/training/batch_size_and_learning_rate.md",
         "exercises/05_batch_and_rate/task.py",
-        changes=here("The loader of each rank is made here, with this batch size."),
+        changes=(
+            Change("^batch:", "The number is given here as the batch of each rank."),
+            Change("", "The loader of each rank is made here, with this batch size."),
+        ),
     ),
     "rate-grows": Kind(
         "the optimizer's constructor",
@@ -570,6 +574,11 @@ FINDINGS = {
         "docs/training/uneven_inputs.md",
         changes=(
             Change("Sampler", "The sampler is made here."),
+            Change(
+                "^seed:",
+                "The seed of the order gets the rank here, and each rank divides another order.",
+                "Give this order the same seed on all ranks.",
+            ),
             Change("Subset|random_split", "The part of a rank is made here."),
             Change("Loader", "The loader is made here."),
             Change(r"\bhash\(", "hash() of a text differs between processes.", "Use hashlib."),

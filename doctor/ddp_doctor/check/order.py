@@ -176,6 +176,50 @@ def seed_in_class(line):
     return lines.pop() if len(lines) == 1 else ""
 
 
+def seed_by_rank(line):
+    """Where does the seed of the order in this class get the rank, if it does?
+
+    Also in another line: `args.seed += rank`, and `Sampler(args.seed)` follows.
+    """
+    seeding = seed_in_class(line) if line else ""
+    if not seeding:
+        return ""
+    file, number = parted(seeding)
+    for call in calls_at(seeding, SEEDING):
+        found = line_that_adds_rank(Value(file, number, call.args[0])) if call.args else ""
+        if found:
+            return found
+    return ""
+
+
+def line_that_adds_rank(value, depth=5):
+    """The line in which a value gets the rank, of those that lead to it."""
+    if has_rank(value.node):
+        return value.line
+    names = [node for node in ast.walk(value.node) if is_name(node)] if depth else []
+    for node in names:
+        following = made(Value(value.file, value.number, node))
+        line = rank_assigned(value.file, node)
+        if not line and following is not None:
+            line = line_that_adds_rank(following, depth - 1)
+        if line:
+            return line
+    return ""
+
+
+def rank_assigned(file, node):
+    """The line of this file that gives `args.seed` the rank. Each object has its own self."""
+    name = ast.unparse(node)
+    if not isinstance(node, ast.Attribute) or name.startswith("self."):
+        return ""
+    for statement in ast.walk(tree_of(file)):
+        given = getattr(statement, "value", None)
+        if name in map(ast.unparse, targets_of(statement)) and given is not None:
+            if has_rank(given):
+                return f"{file}:{statement.lineno}"
+    return ""
+
+
 NOISE = re.compile(r"(randn?|normal|uniform|bernoulli|exponential|gauss)(_like|_)?|random|laplace")
 
 

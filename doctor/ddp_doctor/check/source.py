@@ -180,6 +180,17 @@ def assignment_of(attribute, files):
     return only_line(files, lambda node: is_assignment(node, attribute))
 
 
+def entry_assigned(key, files):
+    """The only line of these files that assigns this entry: `group["lr"] = rate`."""
+
+    def is_wanted(node):
+        targets = [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
+        entries = [target for target in targets if isinstance(target, ast.Subscript)]
+        return key in [getattr(target.slice, "value", "") for target in entries]
+
+    return only_line(files, is_wanted)
+
+
 def call_of(attribute, files):
     """The only line of these files that calls this method, or an empty text."""
     return only_line(files, lambda node: is_call(node, attribute))

@@ -39,6 +39,7 @@ from .source import (
     assignment_of,
     call_of,
     code_of,
+    entry_assigned,
     files_of,
     guard_of,
     parted,
@@ -47,6 +48,7 @@ from .source import (
 from .values import (
     Value,
     argument_of,
+    batch_given,
     calls_of,
     function_around,
     is_name,
@@ -61,6 +63,7 @@ from .values import (
     rate_of,
     reduced_to_one,
     returned,
+    running_count,
     times_world,
 )
 
@@ -388,13 +391,19 @@ def line_of_rate(run, optimizer, row):
     if row.n == 0:
         by_rank = rank_in_call(optimizer.parameters.made)
         changed = by_rank or guarded_change(files_of(run))  # load_state_dict(), for example
+        if changed:
+            return changed
         own = line_made(rate_of(optimizer.parameters.made)) or optimizer.parameters.made
-        return changed or own
+        return line_of_assigned(entry_assigned("lr", files_of(run))) or own
     values = [[event.value for event in rank.all(Plateau)] for rank in row.ranks]
     if any(own != values[0] for own in values):
         return line_of_value(run, run.all(Plateau)[0].at)
-    assigned = assignment_of("lr", files_of(run))
-    return guard_of([assigned]) or assigned
+    return line_of_assigned(assignment_of("lr", files_of(run)))
+
+
+def line_of_assigned(line):
+    """What makes the rate that this line assigns differ, or this line."""
+    return running_count(line) or guard_of([line]) or line
 
 
 def line_of_value(run, at):
@@ -932,7 +941,8 @@ def batch_grows(run):
             called[0].at,
             seen=f"{seen} samples, {many['samples']} together",
             fine="the batch of one rank is meant",
-            comes_from=loader_of_training(run),
+            comes_from=loader_of_training(run) or batch_given(called[0].at, files_of(run)),
+            role="" if loader_of_training(run) else "batch",
         )
 
 

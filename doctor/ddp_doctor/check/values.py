@@ -640,6 +640,48 @@ def rate_of(line):
     return None
 
 
+def running_count(line):
+    """The only line that adds to a count from which this line, in the same function, follows.
+
+    `self.tokens += n`, `rate = self.peak * self.tokens / self.total`, `group["lr"] = rate`
+    """
+    if not line:
+        return ""
+    file, number = parted(line)
+    scope = function_around(file, number)
+    names = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and node.lineno == number:
+            names |= names_in(node.value)
+    known = set()
+    lines = set()
+    while names:
+        name = names.pop()
+        known.add(name)
+        for statement in assignments(scope, name) if isinstance(scope, FUNCTIONS) else ():
+            value = getattr(statement, "value", None)
+            if isinstance(statement, ast.AugAssign) and not isinstance(value, ast.Constant):
+                lines.add(f"{file}:{statement.lineno}")
+            elif value is not None:
+                names |= names_in(value) - known
+    return lines.pop() if len(lines) == 1 else ""
+
+
+PER_DEVICE = ("per_device_train_batch_size", "batch_size", "train_batch_size")
+
+
+def batch_given(made_in, files):
+    """The only line that gives a framework the number of this line as the batch of each rank."""
+    lines = set()
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.keyword) and node.arg in PER_DEVICE:
+                first = made_first(Value(file, node.value.lineno, node.value))
+                if first is not None and first.line == made_in:
+                    lines.add(f"{file}:{node.value.lineno}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
 def times_world(value, depth=4):
     """How often is the number of ranks a factor in this expression?"""
     return sum(is_of_world(node, ast.Mult) for node in parts_of(value, depth))
