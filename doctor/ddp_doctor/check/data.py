@@ -28,6 +28,7 @@ from .order import (
     makes_noise,
     part_in_class,
     part_of_data,
+    running_statistic,
     seed_by_rank,
     seed_in_class,
     shuffled,
@@ -363,16 +364,25 @@ def different_words(run):
 
 
 def different_statistics(run):
-    """Before training each rank has computed a mean of its own, of its part of the data perhaps."""
+    """Before training each rank has computed a mean of its own, of its part of the data perhaps.
+
+    Or it updates one from step to step.
+    """
     joint = any(optimizer.is_joint for optimizer in run.optimizers)
     for team in run.teams if joint else ():
+        running = []  # names of values that change, and differ at each look
         values = {}  # of each name: those of each rank
         for number, rank in enumerate(team):
             for event in rank.all(Statistic):
                 values.setdefault(event.name, [[] for _ in team])[number].append(event.value)
         for name, own in values.items():
             stays = all(len(looks) > 1 and len(set(looks)) == 1 for looks in own)
-            if not stays or all(looks == own[0] for looks in own):
+            if not stays:
+                apart = [len(set(met)) > 1 for met in zip(*own)]
+                if len(apart) > 1 and all(apart):
+                    running.append(name)
+                continue
+            if all(looks == own[0] for looks in own):
                 continue
             steps = [rank.steps[0].step.at for rank in team if rank.steps]
             origin = line_of_statistic(name, files_of(run), steps)
@@ -386,6 +396,18 @@ def different_statistics(run):
                     role="statistic",
                 )
                 return
+        lines = {name: running_statistic(name, files_of(run)) for name in running}
+        named = [name for name in running if lines[name]]
+        if named:
+            yield Finding(
+                "split-differs",
+                lines[named[0]],
+                seen=f"Each rank normalises by running values of its own: {short(named, 3)}",
+                fine="they are brought together later, or each rank is meant to have its own",
+                comes_from=lines[named[0]],
+                role="statistic",
+            )
+            return
 
 
 def never_read(run):

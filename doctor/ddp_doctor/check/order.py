@@ -291,6 +291,54 @@ def line_of_statistic(name, files, steps):
     return value.line
 
 
+MOMENTS = ("mean", "var", "std", "var_mean", "std_mean", "sum")
+
+
+def running_statistic(name, files):
+    """Where a class updates `self.mean` or `self.var`, if it also normalises by it.
+
+    It is the only line of the method that computes the values of a batch, or else the line that
+    updates.
+    """
+    last = name.rpartition(".")[2]
+    lines = set()
+    for file in sorted(files):
+        for kind in ast.walk(tree_of(file)):
+            if not isinstance(kind, ast.ClassDef) or not normalises_by(last, kind):
+                continue
+            for method in kind.body:
+                is_other = isinstance(method, FUNCTIONS) and method.name != "__init__"
+                updates = assignments(method, f"self.{last}") if is_other else []
+                if updates:
+                    number = line_of_moments(method) or updates[0].lineno
+                    lines.add(f"{file}:{number}")
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def line_of_moments(method):
+    """The only line that computes a mean or a variance, or 0."""
+    numbers = set()
+    for node in ast.walk(method):
+        if isinstance(node, ast.Call) and called(node) in MOMENTS:
+            numbers.add(node.lineno)
+    return numbers.pop() if len(numbers) == 1 else 0
+
+
+def normalises_by(last, kind):
+    """`(x - self.mean) / ...`, `... / self.std`"""
+    for node in ast.walk(kind):
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+            continue
+        taken = [node.right]
+        for inner in ast.walk(node.left):
+            if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):
+                taken.append(inner.right)
+        for part in taken:
+            if any(ast.unparse(inner) == f"self.{last}" for inner in ast.walk(part)):
+                return True
+    return False
+
+
 # ------------------------------------------------------------------ an order that differs
 
 UNORDERED = ("listdir", "scandir", "glob", "iglob", "iterdir", "rglob", "hash")
