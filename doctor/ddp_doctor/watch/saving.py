@@ -15,6 +15,7 @@ from .note import EVERY_STATE, PROCESS, now, quietly, write
 from .patch import before, listen, replace
 
 WRITING = set("wxa+")
+NAMELESS = getattr(os, "O_TMPFILE", 0)  # only Linux has it
 HEARD = ("open", "os.rename", "fcntl.flock", "fcntl.lockf")
 # These open files or use queues by themselves, although a line of the script has led to it.
 LIBRARIES = ("tempfile.py", "importlib", "inspect.py", "linecache.py", "traceback.py", "utils/data")
@@ -104,6 +105,8 @@ def note_open(path, mode, flags):
     path = os.path.abspath(os.fsdecode(path))
     writes = bool(WRITING & set(mode)) or bool(flags & (os.O_WRONLY | os.O_RDWR))
     folder = os.environ["DDP_DOCTOR_FOLDER"]
+    if NAMELESS and flags & NAMELESS == NAMELESS:
+        return  # The file has no name, and the path is that of its folder.
     ours = path.startswith((folder, HERE, "/dev", "/proc", "/sys"))
     key = (path, writes, PROCESS.passed)
     if ours or key in FILES.known or len(FILES.known) > MOST:
