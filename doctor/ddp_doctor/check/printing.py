@@ -46,7 +46,10 @@ def passes_of(rank):
 
 def loss_of_one_rank(run):
     """Only rank 0 shows it, and the number is its own loss or a mean of its own losses."""
-    others = {event.at for rank in run.ranks[1:] for event in rank.all(Printed)}
+    others = set()
+    for rank in run.ranks[1:]:
+        for event in rank.all(Printed):
+            others.update([event.at, *event.through])
     lines = {}
     for event in run.ranks[0].all(Printed):
         by_rank_0 = event.at not in others or event.by in EACH_RANK_CALLS

@@ -538,6 +538,7 @@ class Printed(Event):
     by: str  # print, logging, tqdm, ...
     text: str
     evaluates: bool  # gradients are off, or eval() was called since the last backward pass
+    through: list[str]  # the lines of the script on the stack, the innermost first
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Each way to print is one row of PRINTERS: the module, the function, and what it 
 import inspect
 import re
 import sys
+from itertools import islice
 from types import ModuleType
 
 import torch
@@ -183,11 +184,12 @@ def note_text(by, text):
     text = with_columns(by, text)
     if not NUMBER.search(text):
         return
+    through = [line_of(frame) for frame in islice(script_frames(), 5)]
     for frame in script_frames():
         if not was_handed(frame, text):
-            write(Printed(now(), line_of(frame), by, text[:300], evaluates()))
+            write(Printed(now(), line_of(frame), by, text[:300], evaluates(), through))
             return
-    write(Printed(now(), here(), by, text[:300], evaluates()))
+    write(Printed(now(), here(), by, text[:300], evaluates(), through))
 
 
 # ------------------------------------------------------------------ tables
