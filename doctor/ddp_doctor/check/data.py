@@ -139,7 +139,7 @@ def same_data(run):
             yield Finding(
                 "same-data",
                 epochs[0].began.at,
-                seen=f"In an epoch every rank trained on the same {count} samples ({sampler})",
+                seen=f"In an epoch {sampler} gave every rank the same {count} samples",
                 fine="" if certain else "each rank is meant to train on all of them",
                 comes_from=undivided(run, epochs[0].began),
                 role=role_of_sampler(epochs[0].began),

@@ -191,8 +191,9 @@ FINDINGS = {
             Change(
                 "^results:",
                 "Several ranks write to one file here, and the content of one rank remains.",
-                "Gather the results of all ranks first, if each rank has its own. Then let only"
-                " rank 0 write the file.",
+                "Gather the results of all ranks first, outside of any condition on the rank. Then"
+                " let only rank 0 write the file. If all ranks have the same results, leave the"
+                " gathering out.",
             ),
             Change("", "Several ranks save to one file here."),
         ),
@@ -681,7 +682,11 @@ FINDINGS = {
                 "The model is copied here before DDP makes the weights equal.",
                 "Copy the model after DDP has wrapped it.",
             ),
-            Change(CONDITION, "Only some ranks change weights by this condition."),
+            Change(
+                CONDITION,
+                "Only some ranks change weights or buffers by this condition.",
+                "Change them on all ranks, or broadcast them from rank 0 before the evaluation.",
+            ),
             Change(
                 "^own:",
                 "The buffer is changed here by the samples of this rank.",

@@ -532,7 +532,7 @@ def saved_by_every_rank(run):
                 "saved-by-every-rank",
                 at=next(iter(lines.values())),
                 seen=f"Ranks {short(lines)} all write {Path(path).name} after {step} steps",
-                fine="each rank has a disk of its own",
+                fine="" if path not in checkpoints else "each rank has a disk of its own",
                 comes_from=next(iter(lines.values())),
                 role="" if path in checkpoints else "results",
             )
