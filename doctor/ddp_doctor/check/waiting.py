@@ -331,20 +331,23 @@ def has_left(run, stuck):
 
 
 def is_outside(rank, training, run):
-    """Has it ended, or does it wait in a barrier after the loop that the others are in?"""
+    """Has it ended, or does it wait in a barrier after all loops that the others are in?"""
     if rank.waits is None:
         return True
     lines = lines_in(rank.waits, run)
     if op_of(rank.waits) != "barrier" or not guard_of(lines):
         return op_of(rank.waits) == "barrier"
-    # Only some ranks come to this barrier. Does it stand in the loop?
+    # Only some ranks come to this barrier. Does it stand in one of the loops, which may be nested?
+    in_loop = False
     for other in training:
         for line in lines_in(other.waits, run):
             file, _ = parted(line)
-            for loop in loops_around(line)[-1:]:
-                inside = [own for own in lines if parted(own)[0] == file]
-                return not any(has(loop, parted(own)[1]) for own in inside)
-    return False
+            numbers = [parted(own)[1] for own in lines if parted(own)[0] == file]
+            for loop in loops_around(line):
+                in_loop = True
+                if any(has(loop, number) for number in numbers):
+                    return False
+    return in_loop
 
 
 def left_behind(run, stuck):
