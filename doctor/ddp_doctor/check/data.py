@@ -35,7 +35,7 @@ from .order import (
     unordered,
 )
 from .printing import EACH_RANK_CALLS, OWN
-from .source import call_of, files_of, guard_of, keyword_of, loop_around, parted
+from .source import call_of, contains, files_of, guard_of, keyword_of, loop_around, parted
 from .values import (
     argument_of,
     averaged_later,
@@ -258,10 +258,14 @@ def stream_of_training(run):
 
 
 def loop_of_stream(line):
-    """The only loop of the __iter__() in this line, or the line itself."""
+    """The only outermost loop of the __iter__() in this line, or the line itself."""
     file, number = parted(line)
     loops = [node for node in ast.walk(function_around(file, number)) if isinstance(node, ast.For)]
-    return f"{file}:{loops[0].lineno}" if line and len(loops) == 1 else line
+    outermost = []
+    for loop in loops:
+        if not any(contains(other.body, loop.lineno) for other in loops):
+            outermost.append(loop)
+    return f"{file}:{outermost[0].lineno}" if line and len(outermost) == 1 else line
 
 
 def first_forward(rank):
