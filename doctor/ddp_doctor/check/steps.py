@@ -398,7 +398,9 @@ def line_of_rate(run, optimizer, row):
     values = [[event.value for event in rank.all(Plateau)] for rank in row.ranks]
     if any(own != values[0] for own in values):
         return line_of_value(run, run.all(Plateau)[0].at)
-    return line_of_assigned(assignment_of("lr", files_of(run)))
+    # A class may keep the rate in its own `self.lr`, too: what the optimizer gets is an entry.
+    files = files_of(run)
+    return line_of_assigned(assignment_of("lr", files) or entry_assigned("lr", files))
 
 
 def line_of_assigned(line):
