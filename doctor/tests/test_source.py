@@ -264,6 +264,29 @@ def test_the_line_that_gives_a_flag_as_the_batch_of_each_rank(tmp_path, monkeypa
     assert values.batch_given("train.py:3", {"train.py"}) == ""
 
 
+SYNC = """
+def train_epoch(fabric, model, ddp, loader):
+    for step, x in enumerate(loader):
+        accumulating = step % 4 != 0
+        with fabric.no_backward_sync(model, enabled=accumulating):
+            fabric.backward(model(x))
+        with fabric.no_backward_sync(model, enabled=step % 4 != 0):
+            fabric.backward(model(x))
+        with ddp.no_sync() if accumulating else nullcontext():
+            ddp(x).backward()
+"""
+
+
+def test_the_condition_of_no_backward_sync_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SYNC)
+    source.tree_of.cache_clear()
+    assert values.condition_made("train.py:5") == "train.py:4"
+    assert values.condition_made("train.py:7") == ""
+    assert values.condition_made("train.py:9") == ""
+    assert values.condition_made("") == ""
+
+
 RATE = """
 def step(self):
     self.tokens += count(words)

@@ -214,6 +214,7 @@ FINDINGS = {
         "docs/training/gradient_accumulation.md",
         "exercises/15_no_sync_off_by_one/task.py",
         changes=(
+            Change("^condition:", "This condition leaves the average out in the last pass, too."),
             Change("enabled", "The condition that is given here holds in the last pass, too."),
             Change("grad_sync", "This line switches the average off in the last pass, too."),
             Change("", "no_sync() is called here for the last pass, too."),

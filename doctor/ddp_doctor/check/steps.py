@@ -50,6 +50,7 @@ from .values import (
     argument_of,
     batch_given,
     calls_of,
+    condition_made,
     function_around,
     is_name,
     length_assigned,
@@ -108,9 +109,18 @@ def different_gradients(run):
             if certain
             else "the ranks average later, or are meant to train different models",
             comes_from=origin,
-            role="skip" if skipped else "",
+            role=role_of_origin(row, origin, skipped),
             explained_by=("unused-parameters",),
         )
+
+
+def role_of_origin(row, origin, skipped):
+    """Is it the condition of a step, or one by which the script calls no_sync()?"""
+    if skipped:
+        return "skip"
+    backwards = row.works[0].backwards
+    is_condition = bool(backwards) and origin and origin == condition_made(backwards[-1].no_sync)
+    return "condition" if is_condition else ""
 
 
 def averages_after_backward(row):
@@ -143,7 +153,9 @@ def cause(run, row):
         if not any(averaged):
             words = f". None of the {len(averaged)} backward passes averaged them"
         attribute = assignment_of("require_backward_grad_sync", files_of(run))
-        return "last-pass-not-synced", row.at, words, work.backwards[-1].no_sync or attribute
+        no_sync = work.backwards[-1].no_sync
+        origin = condition_made(no_sync) or no_sync or attribute
+        return "last-pass-not-synced", row.at, words, origin
     differing = row.differing("gradients")
     passes = passes_before(row.ranks[0], work)
     through = [went_through_ddp(work.parameters, number, passes) for number in differing]

@@ -667,6 +667,19 @@ def running_count(line):
     return lines.pop() if len(lines) == 1 else ""
 
 
+def condition_made(line):
+    """The only line that makes NAME, if this line calls `no_backward_sync(model, enabled=NAME)`.
+
+    In `no_sync() if last else nullcontext()` the line itself may have the branches the wrong way.
+    """
+    enabled = argument_of(line, ("no_backward_sync",), 1, "enabled")
+    if enabled is None or not is_name(enabled.node):
+        return ""
+    scope = function_around(enabled.file, enabled.number)
+    found = assignments(scope, ast.unparse(enabled.node))
+    return f"{enabled.file}:{found[0].lineno}" if len(found) == 1 else ""
+
+
 PER_DEVICE = ("per_device_train_batch_size", "batch_size", "train_batch_size")
 
 
