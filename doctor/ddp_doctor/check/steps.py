@@ -65,6 +65,7 @@ from .values import (
     reduced_to_one,
     returned,
     running_count,
+    term_made,
     times_world,
 )
 
@@ -616,29 +617,57 @@ def unequal_counts(run):
     for optimizer in run.optimizers:
         if not optimizer.is_joint:
             continue
-        met = []  # (row, the passes of the ranks)
+        met = []  # (row, the passes of the ranks, their counts)
         for row in optimizer.rows:
             for passes in zip(*(work.backwards for work in row.works)):
-                if all(event.targets for event in passes):
-                    met.append((row, passes))
-        uneven = [(row, passes) for row, passes in met if imbalance(passes) > 1.001]
+                counts = unlike_counts(passes)
+                if counts:
+                    met.append((row, passes, counts))
+        uneven = [one for one in met if imbalance(one[2]) > 1.001]
         # The last batch of an epoch is often uneven.
         if not uneven or len(uneven) < len(met) / 2:
             continue
-        row, passes = max(uneven, key=lambda pair: imbalance(pair[1]))
-        counts = per_rank(row.ranks, [f"{event.targets:g}" for event in passes])
+        row, passes, numbers = max(uneven, key=lambda one: imbalance(one[2]))
+        counts = per_rank(row.ranks, [f"{number:g}" for number in numbers])
         seen = f"In step {row.n + 1} the ranks took mean losses over different counts ({counts})"
         yield Finding(
             "unequal-counts",
             passes[0].at,
             seen=f"{seen}, and so they are in {len(uneven)} of {len(met)} passes",
             fine="the small difference does not matter",
-            comes_from=loss_line(passes[0].at, files_of(run)),
+            comes_from=line_of_counts(run, passes),
         )
 
 
-def imbalance(passes):
-    counts = [event.targets for event in passes]
+def line_of_counts(run, passes):
+    """The line of the loss, or that of the first term in which the counts differ."""
+    line = loss_line(passes[0].at, files_of(run))
+    terms = list(zip(*(event.terms for event in passes)))
+    for number, counts in enumerate(terms):
+        if all(counts) and imbalance([abs(count) for count in counts]) > 1.001:
+            return term_made(line, number, len(terms)) or line
+    return line
+
+
+def unlike_counts(passes):
+    """The numbers of targets on the ranks, or an empty list if they are not known.
+
+    In a sum of terms those of the first term in which they differ. A term may have a weight, and
+    then its numbers are off by one factor on all ranks.
+    """
+    if all(event.targets for event in passes):
+        return [event.targets for event in passes]
+    if len({len(event.terms) for event in passes}) != 1:
+        return []
+    known = []
+    for counts in zip(*(event.terms for event in passes)):
+        if all(counts):
+            known.append([abs(count) for count in counts])
+    unlike = [counts for counts in known if imbalance(counts) > 1.001]
+    return [*unlike, *known, []][0]
+
+
+def imbalance(counts):
     return max(counts) / min(counts)
 
 

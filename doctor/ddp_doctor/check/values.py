@@ -463,6 +463,27 @@ def loss_made(value, most=8):
     return ""
 
 
+def term_made(line, number, count):
+    """The line that made this one of so many terms, if the line of a loss is `found + 2 * size`.
+
+    An empty text if the line is no such sum. Of a product it is not known which factor is the loss.
+    """
+    file, place = parted(line)
+    for node in ast.walk(tree_of(file)):  # the outermost sum comes first
+        if is_sum(node) and node.lineno == place:
+            terms = [node]
+            while is_sum(terms[0]):
+                terms[:1] = [terms[0].left, terms[0].right]
+            if len(terms) == count and isinstance(terms[number], (*NAMES, ast.Call)):
+                return loss_made(Value(file, terms[number].lineno, terms[number]))
+            return ""
+    return ""
+
+
+def is_sum(node):
+    return isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))
+
+
 def is_mean_of_sum(node):
     """`(losses * mask).sum() / mask.sum()`"""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):

@@ -155,6 +155,7 @@ class Backward(Event):
     called_from: list[str] = field(default_factory=list)  # when `at` is new: see Collective
     models: list[int] = field(default_factory=list)  # of DDP that computed since the pass before
     cleared: bool = False  # gradients were cleared since the pass before
+    terms: list[float] = field(default_factory=list)  # `targets` of each term of a sum, 0: unknown
 
 
 @dataclass(frozen=True)

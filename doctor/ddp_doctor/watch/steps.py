@@ -56,6 +56,7 @@ SAME_VALUE = ("Unsqueeze", "Squeeze", "View", "Reshape", "Alias", "ToCopy", "Clo
 OF_EACH_NUMBER = ("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy")
 MOST_RANDOM = 60  # looks at the states of the random generators
 MOST_FURTHER = 30  # looks at steps whose last backward pass DDP did not average
+MOST_TERMS = 8  # of a loss that is a sum
 EVERY = 50  # steps after which values that have waited on a GPU are read
 
 
@@ -276,6 +277,7 @@ def note_backward(tensors):
     TRAINING.scaled = None
     factor, node = factor_of(node)
     at = here()
+    terms = quietly(targets_of_terms, node, factor)
     event = Backward(
         now(),
         at=at,
@@ -289,6 +291,7 @@ def note_backward(tensors):
         called_from=callers_once(at),
         models=sorted(TRAINING.computed),
         cleared=TRAINING.cleared,
+        terms=terms if terms is not None else [],
     )
     write(event)
 
@@ -361,6 +364,40 @@ def targets_of(node, factor):
         return float(math.prod(metadata[output].shape)) if len(metadata) > output else None
     weight = getattr(node, "_saved_total_weight", None)  # of cross_entropy
     return weight.float().sum() if weight is not None else None
+
+
+def targets_of_terms(node, factor):
+    """If the loss is a sum: targets_of() each term, 0 for a term whose graph does not show it."""
+    if node is None or not is_sum(node):
+        return []
+    counts = []
+    parts = [(node, factor)]
+    while parts:
+        node, factor = parts.pop()
+        if node is not None and is_sum(node):
+            for inner, _ in reversed(node.next_functions):
+                own, inner = factor_of(inner)
+                # A factor that is not known leaves the term unknown.
+                parts.append((inner, factor * own if own is not None else None))
+        elif node is not None and factor is not None:
+            counts.append(targets_of(node, factor) or 0.0)
+        else:
+            counts.append(0.0)
+        if len(counts) + len(parts) > MOST_TERMS:
+            return []
+    tensors = [count for count in counts if isinstance(count, torch.Tensor)]
+    if not tensors:
+        return counts
+    # One tensor: if it lies on a GPU, no step waits for it.
+    parts = []
+    for count in counts:
+        is_tensor = isinstance(count, torch.Tensor)
+        parts.append(count if is_tensor else tensors[0].new_full((), count))
+    return torch.stack(parts)
+
+
+def is_sum(node):
+    return node.name() in ("AddBackward0", "SubBackward0")
 
 
 def note_gradients(before_clip):
