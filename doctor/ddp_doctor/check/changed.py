@@ -6,7 +6,7 @@ As in values.py, where two lines are possible, the answer is an empty text.
 import ast
 import re
 
-from .source import RANK, asks, blocks_of, has, parted, tree_of
+from .source import RANK, asks, blocks_of, has, parted, the_only, tree_of
 from .values import (
     FUNCTIONS,
     WORLD,
@@ -42,7 +42,7 @@ def guarded_change(files):
                 calls = [one for one in ast.walk(statement) if isinstance(one, ast.Call)]
                 if changes(statement) or any(changing.get(called(call)) for call in calls):
                     guards.add(f"{file}:{node.lineno}")
-    return guards.pop() if len(guards) == 1 else ""
+    return the_only(guards)
 
 
 def loads_optimizer(line):
@@ -75,7 +75,7 @@ def changed_in_place(files):
                 is_part = isinstance(target, ast.Subscript) and not is_text(target.slice)
                 if is_part and WEIGHT.search(ast.unparse(target.value)):
                     lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def changes(scope):
@@ -192,7 +192,7 @@ def changed_weights(files):
                 receiver = getattr(getattr(inner, "func", None), "value", None)
                 if receiver is None or not is_gradient(receiver):
                     lines.add(f"{file}:{inner.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def averaged_apart(files):
@@ -203,7 +203,7 @@ def averaged_apart(files):
             if isinstance(node, ast.For) and is_average(node):
                 line = f"{file}:{node.body[0].lineno}"
                 lines.add(condition_around(line) or line)
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def is_average(loop):
@@ -227,7 +227,7 @@ def changed_gradient(files):
                 # To divide by the number of ranks is a part of the average.
                 if is_gradient(one) and not asks(node, WORLD):
                     lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def is_none(node):
@@ -256,7 +256,7 @@ def initialised_late(wrapped, files):
         if is_call(node) and node.lineno > number:
             if initialises(node) or called(node) in inside:
                 lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def initialises(node):

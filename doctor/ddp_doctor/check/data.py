@@ -35,7 +35,7 @@ from .order import (
     unordered,
 )
 from .printing import EACH_RANK_CALLS, OWN
-from .source import call_of, contains, files_of, guard_of, keyword_of, loop_around, parted
+from .source import call_of, contains, files_of, guard_of, keyword_of, loop_around, parted, the_only
 from .values import (
     argument_of,
     averaged_later,
@@ -254,7 +254,7 @@ def role_of_source(team):
 def stream_of_training(run):
     """The __iter__() that gives the samples, if the ranks train on one IterableDataset only."""
     lines = {epoch.began.streams for epoch in run.ranks[0].epochs if epoch.trained}
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def loop_of_stream(line):
@@ -678,7 +678,7 @@ def line_of_number(event):
 def seed_of(run, name, step):
     """The line that gave the generator its seed on all ranks, before this step."""
     lines = {asked_for(seeds_of(rank, name, step)) for rank in run.ranks}
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def seeded_by_library(rank, name, step):

@@ -6,7 +6,7 @@ As in values.py, where two lines are possible, the answer is an empty text.
 import ast
 import re
 
-from .source import blocks_of, has, loops_around, parted, tree_of
+from .source import blocks_of, has, loops_around, parted, the_only, tree_of
 from .values import (
     FUNCTIONS,
     NAMES,
@@ -86,7 +86,7 @@ def own_source(files):
         source = argument(call, 1, "src")
         if source is not None and is_rank(source):
             lines.add(f"{file}:{call.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def part_in_own_class(value):
@@ -157,7 +157,7 @@ def giving_line(line):
         gives = isinstance(node, (ast.Return, ast.Yield, ast.YieldFrom))
         if gives and node.value is not None:
             lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 # ------------------------------------------------------------------ a seed that does not change
@@ -173,7 +173,7 @@ def seed_in_class(line):
     for node in ast.walk(scope):
         if isinstance(node, ast.Call) and called(node) in SEEDING and node.args:
             lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def seed_by_rank(line):
@@ -258,7 +258,7 @@ def line_of_generator(name, files):
             if last in map(last_name, targets_of(node)):
                 assigned.add(f"{file}:{node.lineno}")
     lines = seeded or assigned
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def last_name(node):
@@ -312,7 +312,7 @@ def running_statistic(name, files):
                 if updates:
                     number = line_of_moments(method) or updates[0].lineno
                     lines.add(f"{file}:{number}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def line_of_moments(method):
@@ -361,7 +361,7 @@ def unordered(files):
         for node in ast.walk(tree):
             if id(node) not in safe and gives_no_order(file, node):
                 lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def gives_no_order(file, node):
@@ -423,7 +423,7 @@ def drawn_in(value):
         for node in ast.walk(scope):
             if isinstance(node, ast.Call) and draws(node):
                 lines.add(f"{first.file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def draws(call):
@@ -442,4 +442,4 @@ def shuffled(files):
             if isinstance(node, ast.Call) and called(node) in SHUFFLES:
                 if not any(keyword.arg == "generator" for keyword in node.keywords):
                     lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)

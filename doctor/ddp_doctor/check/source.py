@@ -206,11 +206,16 @@ def is_keyword(node, name, value):
     return is_named and getattr(node.value, "value", ...) is value
 
 
+def the_only(lines):
+    """The line, if there is only one. Where two are possible, the doctor names none."""
+    return next(iter(lines)) if len(lines) == 1 else ""
+
+
 def only_line(files, is_wanted):
     lines = []
     for file in sorted(files):
         lines += [f"{file}:{node.lineno}" for node in ast.walk(tree_of(file)) if is_wanted(node)]
-    return lines[0] if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def is_assignment(node, attribute):

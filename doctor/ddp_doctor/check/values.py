@@ -9,7 +9,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from .source import RANK, asks, blocks_of, has, loops_around, parted, tree_of
+from .source import RANK, asks, blocks_of, has, loops_around, parted, the_only, tree_of
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NAMES = (ast.Name, ast.Attribute)
@@ -382,7 +382,7 @@ def loss_line(at, files):
     if not values:  # a framework calls backward()
         values = losses_returned(files)
     lines = {loss_made(value) for value in values}
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def line_over_world(at, above=True):
@@ -397,7 +397,7 @@ def line_over_world(at, above=True):
         divides_itself = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div)
         if is_of_world(value, ast.Div) or (divides_itself and is_number_of_ranks(value)):
             lines.add(f"{file}:{node.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def loss_given(at, call):
@@ -625,7 +625,7 @@ def seeding_in(function, generators):
                 fits = text.endswith(SEEDS[generator]) and words == (generator == "numpy")
                 if fits:
                     lines.add(f"{function.file}:{call.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 # ------------------------------------------------------------------ models, rates, batches
@@ -685,7 +685,7 @@ def running_count(line):
                 lines.add(f"{file}:{statement.lineno}")
             elif value is not None:
                 names |= names_in(value) - known
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def condition_made(line):
@@ -713,7 +713,7 @@ def batch_given(made_in, files):
                 first = made_first(Value(file, node.value.lineno, node.value))
                 if first is not None and first.line == made_in:
                     lines.add(f"{file}:{node.value.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def times_world(value, depth=4):
@@ -758,7 +758,7 @@ def length_assigned(files):
                 elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
                     by_product.add(f"{file}:{node.lineno}")
     lines = by_len or by_product
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def is_call(node):
@@ -826,7 +826,7 @@ def decided_by(file, loop, test):
                 for node in ast.walk(loop):
                     if isinstance(node, ast.If) and has(node, statement.lineno):
                         names |= names_in(node.test)
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def names_in(node):
@@ -839,7 +839,7 @@ def seeded_by_rank(files):
     for file, call in calls_of(("seed_everything", "set_seed", "manual_seed"), files):
         if any(RANK.search(ast.unparse(argument).lower()) for argument in call.args):
             lines.add(f"{file}:{call.lineno}")
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def guarded_call(line, name):

@@ -33,6 +33,7 @@ from .source import (
     loop_around,
     loops_around,
     parted,
+    the_only,
 )
 from .values import decision, guarded_call, reduced_to_one
 
@@ -234,7 +235,7 @@ def answered_by_another(run):
 def parted_in_loops(run, stuck):
     """The only decision by which a rank has left a loop of another one."""
     lines = {parted_by(run, rank) for rank in stuck} - {""}
-    return lines.pop() if len(lines) == 1 else ""
+    return the_only(lines)
 
 
 def callers_of(call, run):
@@ -335,8 +336,10 @@ def is_outside(rank, training, run):
     if rank.waits is None:
         return True
     lines = lines_in(rank.waits, run)
-    if op_of(rank.waits) != "barrier" or not guard_of(lines):
-        return op_of(rank.waits) == "barrier"
+    if op_of(rank.waits) != "barrier":
+        return False
+    if not guard_of(lines):
+        return True
     # Only some ranks come to this barrier. Does it stand in one of the loops, which may be nested?
     in_loop = False
     for other in training:
