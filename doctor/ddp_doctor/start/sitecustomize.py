@@ -48,8 +48,23 @@ class AfterImport:
         return spec
 
 
+def is_torchrun():
+    """torchrun never becomes a rank itself, and without the watchers it starts faster."""
+    words = sys.orig_argv[1:]
+    by_name = bool(words) and os.path.basename(words[0]) == "torchrun"
+    return by_name or words[:2] == ["-m", "torch.distributed.run"]
+
+
+def show_exception(kind, error, traceback, show=sys.excepthook):
+    if kind.__name__ == "SignalException":  # torchrun was ended: where it was tells nothing
+        traceback = None
+        error = error.with_traceback(None)
+    show(kind, error, traceback)
+
+
+sys.excepthook = show_exception
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != HERE]
-if "RANK" in os.environ:
+if "RANK" in os.environ and not is_torchrun():
     sys.path.append(ROOT)
     try:
         from ddp_doctor.watch import early
@@ -59,7 +74,8 @@ if "RANK" in os.environ:
         print("ddp_doctor: nothing can be watched:", repr(error), file=sys.stderr)
     finally:
         sys.path.remove(ROOT)
-sys.meta_path.insert(0, AfterImport())
+if not is_torchrun():
+    sys.meta_path.insert(0, AfterImport())
 own = PathFinder.find_spec("sitecustomize")
 if own is not None:
     module = importlib.util.module_from_spec(own)

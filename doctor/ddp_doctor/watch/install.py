@@ -55,9 +55,6 @@ def watch_exceptions():
 
     def hook(kind, error, traceback):
         quietly(note_raised, error)
-        if kind.__name__ == "SignalException":  # torchrun was ended: where it was tells nothing
-            traceback = None
-            error = error.with_traceback(None)
         show(kind, error, traceback)
 
     sys.excepthook = hook
