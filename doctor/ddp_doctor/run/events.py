@@ -1,8 +1,8 @@
 """The events: everything that a watched process can say about itself.
 
 A watcher constructs an event, and watch/note.py appends it to the file of its process. read()
-brings the files back. Nothing else passes from a watched process to the judges. An event is frozen:
-what is concluded from events is something new (run.py).
+brings the files back. Nothing else passes from a watched process to the judges. Nobody changes an
+event: what is concluded from events is something new (run.py).
 
 `at` is a line of the reader's own code, as "file:line". A fingerprint is an integer, equal for two
 tensors if their bits are equal; -1 stands for a tensor that cannot be compared.
@@ -22,15 +22,25 @@ class Moment:
     passes: int  # backward passes that had begun before
 
 
-@dataclass(frozen=True)
+# Each process makes all these classes when it starts, so they get only an __init__() of their own.
+kind_of_event = dataclass(eq=False, repr=False)
+
+
+@kind_of_event
 class Event:
     when: Moment
+
+    def __eq__(self, other):
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __repr__(self):
+        return f"{type(self).__name__}({vars(self)})"
 
 
 # ------------------------------------------------------------------ the process and its group
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Joined(Event):
     """The process has joined the default group."""
 
@@ -39,12 +49,12 @@ class Joined(Event):
     world: int  # number of ranks
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Destroyed(Event):
     """The script has destroyed the default group."""
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Raised(Event):
     """The script ends by an exception. `at` is the innermost line of the reader's code."""
 
@@ -52,19 +62,19 @@ class Raised(Event):
     error: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Refused(Event):
     """The script's parser of arguments has ended it."""
 
     error: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Ended(Event):
     """The process has reached its end. A killed process does not say this."""
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Totals(Event):
     """At the end: how much did this process do?"""
 
@@ -72,7 +82,7 @@ class Totals(Event):
     averaged: int  # backward passes in which DDP averaged
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Later(Event):
     """A value that was still on a GPU when its event was written. read() puts it there."""
 
@@ -82,7 +92,7 @@ class Later(Event):
     value: object
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Unseen(Event):
     """Something was left out on purpose, because the run is long."""
 
@@ -90,7 +100,7 @@ class Unseen(Event):
     why: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Failed(Event):
     """A watcher failed, so something was not seen. The script was not disturbed."""
 
@@ -102,14 +112,14 @@ class Failed(Event):
 # ------------------------------------------------------------------ what may wait for other ranks
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Joining(Event):
     """The process calls init_process_group. It waits until Returned."""
 
     at: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Collective(Event):
     """The script calls a function of torch.distributed. The rank waits until Returned."""
 
@@ -128,7 +138,7 @@ class Collective(Event):
     values: list[float]  # of a tensor with a few numbers, in an evaluation
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Forward(Event):
     """The forward pass of a DDP object begins. It may broadcast buffers: the rank may wait."""
 
@@ -140,7 +150,7 @@ class Forward(Event):
     called_from: list[str] = field(default_factory=list)  # when `at` is new: see Collective
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Backward(Event):
     """A backward pass begins. If `averages`, DDP averages gradients in it, and the rank waits."""
 
@@ -158,7 +168,7 @@ class Backward(Event):
     terms: list[float] = field(default_factory=list)  # `targets` of each term of a sum, 0: unknown
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Returned(Event):
     """What the rank waited for is over. `inside`: the call in which it still is."""
 
@@ -169,7 +179,7 @@ class Returned(Event):
 # ------------------------------------------------------------------ the step
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Wrapped(Event):
     """A model was wrapped by DDP."""
 
@@ -178,7 +188,7 @@ class Wrapped(Event):
     buffers: bool = True  # DDP sends rank 0's buffers before it computes
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Restored(Event):
     """load_state_dict() gives a model other weights."""
 
@@ -187,21 +197,21 @@ class Restored(Event):
     state: int  # fingerprint of the weights, 0 if they are not compared
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Bypassed(Event):
     """A model that DDP has wrapped is trained by a call that does not go through DDP."""
 
     at: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Loose(Event):
     """From here on ranks may differ on purpose: Join, or a communication hook."""
 
     at: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Gradients(Event):
     """The gradients of an optimizer, before the script itself averages them, or clips them."""
 
@@ -210,7 +220,7 @@ class Gradients(Event):
     sums: list[float]  # a weighted sum of each gradient: that of a mean is the mean of the sums
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Parameters(Event):
     """What an optimizer trains: before its first step, and whenever that has changed."""
 
@@ -222,7 +232,7 @@ class Parameters(Event):
     models: list[int] = field(default_factory=list)  # the number of its DDP model, or -1
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Step(Event):
     """An optimizer is about to apply its gradients."""
 
@@ -240,7 +250,7 @@ class Step(Event):
     memory: int  # bytes of tensors on the GPU in every tenth step, otherwise 0
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Last(Event):
     """The weights after the last step, unless other weights were loaded since."""
 
@@ -249,7 +259,7 @@ class Last(Event):
     weights: list[int]
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Untrained(Event):
     """What a DDP model has next to the parameters that an optimizer trains, before a step.
 
@@ -262,12 +272,12 @@ class Untrained(Event):
     last: bool  # before no step, but at the end
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class ScalerStepped(Event):
     """GradScaler.step() is over: it has made a step, or left one out."""
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Clipped(Event):
     """Gradients are clipped while they are multiplied by the GradScaler's scale."""
 
@@ -276,7 +286,7 @@ class Clipped(Event):
     limit: float  # of the norm, or of the values
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Keeps(Event):
     """A variable of the script holds the graphs of many steps. `at` is the line that adds one."""
 
@@ -284,7 +294,7 @@ class Keeps(Event):
     name: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Scheduled(Event):
     """How far a schedule of the learning rate has gone, at the end of the run."""
 
@@ -299,7 +309,7 @@ class Scheduled(Event):
 # ------------------------------------------------------------------ time, with `speed` only
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Plateau(Event):
     """ReduceLROnPlateau gets a value, and decides by it whether the rate becomes smaller."""
 
@@ -307,7 +317,7 @@ class Plateau(Event):
     value: float | None
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Laps(Event):
     """A step is over, or the run is: where was the rank since the step before? There are no gaps.
 
@@ -335,7 +345,7 @@ class Laps(Event):
 FILMED = 20  # of a hundred steps, and of a run, so many of the last ones are written down
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Filmed(Event):
     """One of the last steps of a hundred, or of the run, lap by lap, for a film.
 
@@ -349,7 +359,7 @@ class Filmed(Event):
     laps: list[list]
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Reducer(Event):
     """A model was wrapped by DDP: what will it average?"""
 
@@ -360,7 +370,7 @@ class Reducer(Event):
     on_gpu: bool
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Loaded(Event):
     """A DataLoader begins an epoch, after the first step."""
 
@@ -370,7 +380,7 @@ class Loaded(Event):
     again: bool  # this loader has begun an epoch before
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Looks(Event):
     """Until now: a thread has looked every 50 ms in which line of the script the rank was.
 
@@ -387,7 +397,7 @@ class Looks(Event):
 # ------------------------------------------------------------------ models that are not trained
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Computes(Event):
     """A model computes in eval mode or without gradients: it is evaluated, or it is a teacher."""
 
@@ -402,7 +412,7 @@ class Computes(Event):
 # ------------------------------------------------------------------ data
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class EpochBegan(Event):
     """A DataLoader begins to give batches."""
 
@@ -425,7 +435,7 @@ class EpochBegan(Event):
     order_by: str = ""  # the first line of the __iter__() of a sampler that the script defines
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Vocabulary(Event):
     """When training begins: a variable that gives numbers to words, or that has words in an order.
 
@@ -439,7 +449,7 @@ class Vocabulary(Event):
     numbers: bool  # it is a dictionary
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Statistic(Event):
     """Before two steps: a variable with the name of a statistic, such as a mean of the data."""
 
@@ -447,7 +457,7 @@ class Statistic(Event):
     value: int  # its fingerprint
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class GlobalBatch(Event):
     """A flag, a name or a comment of the script calls this number the batch of all ranks."""
 
@@ -455,7 +465,7 @@ class GlobalBatch(Event):
     number: int
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Batch(Event):
     """A DataLoader has given a batch to the script."""
 
@@ -464,14 +474,14 @@ class Batch(Event):
     evaluates: bool  # gradients are off, or eval() was called since the last backward pass
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class EpochEnded(Event):
     """A DataLoader has no more batches: StopIteration."""
 
     loader: int
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Cut(Event):
     """With --short: the loader gives no further batch of this pass. These would have followed."""
 
@@ -479,12 +489,12 @@ class Cut(Event):
     batches: list[list[int]]  # indices of the samples, as in Batch; [] if they are not known
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class LoaderRead(Event):
     """With --short: the process has begun to read a DataLoader. It says so once."""
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class NotEnded(Event):
     """With --short: a pass goes on after N batches, because its loop expects no end there."""
 
@@ -494,14 +504,14 @@ class NotEnded(Event):
 ENOUGH = "enough"  # the file in the folder of all processes that ends the ranks which wait
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Enough(Event):
     """With --short: two passes of training are over, and the rank waits until it is ended."""
 
     at: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Drew(Event):
     """A worker of a DataLoader drew random numbers, as it says when it ends.
 
@@ -514,7 +524,7 @@ class Drew(Event):
     seeded: bool = False  # a worker_init_fn was called before
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Seeded(Event):
     """A random generator got a seed."""
 
@@ -528,7 +538,7 @@ class Seeded(Event):
 # ------------------------------------------------------------------ what leaves the process
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Printed(Event):
     """The script printed, logged or showed a text with a number in it, or gave one to a logger.
 
@@ -542,7 +552,7 @@ class Printed(Event):
     through: list[str]  # the lines of the script on the stack, the innermost first
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Asked(Event):
     """The script asks Lightning to bring a value of the ranks together, now or later."""
 
@@ -550,7 +560,7 @@ class Asked(Event):
     called_from: list[str]  # as in Collective
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Wrote(Event):
     """The script opened a file to write. `weights`: torch.save stores tensors in it."""
 
@@ -562,7 +572,7 @@ class Wrote(Event):
     passed: int  # calls that waited for other ranks and had returned
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Read(Event):
     """The script opened a file to read."""
 
@@ -572,21 +582,21 @@ class Read(Event):
     found: bool = True  # the file was there
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Sent(Event):
     """The script put something into a queue between processes, or into the group's store."""
 
     at: str
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class Awaited(Event):
     """The script waited for another process by a lock of a file, or by a key of the store."""
 
     passed: int  # as in Wrote
 
 
-@dataclass(frozen=True)
+@kind_of_event
 class FixedPort(Event):
     """The group is joined at a port that the script chooses itself: it stands in a file."""
 
