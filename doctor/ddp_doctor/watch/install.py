@@ -12,7 +12,7 @@ from traceback import walk_tb
 import torch
 
 from ..run.events import Ended, Raised, Refused
-from . import collectives, data, keep, laps, models, ports, printing, saving, short, state, steps
+from . import collectives, data, keep, models, ports, printing, saving, short, state, steps
 from .lines import is_script, shown
 from .note import PROCESS, after_fork, now, quietly, write
 from .patch import before, replace
@@ -26,6 +26,8 @@ def install():
         quietly(short.install)
         quietly(keep.install)
     if "DDP_DOCTOR_SPEED" in os.environ:
+        from . import laps  # Without it the ranks of `check` start faster.
+
         # Time is measured without the other watchers, which take some of it.
         quietly(collectives.watch_group)
         quietly(laps.install)
@@ -112,7 +114,10 @@ def goodbye():
     if PROCESS.file is not None and PROCESS.is_rank():
         quietly(state.note_end)
         quietly(steps.note_end)
-        quietly(laps.note_end)
+        if "DDP_DOCTOR_SPEED" in os.environ:
+            from . import laps
+
+            quietly(laps.note_end)
         quietly(note_ended)
         PROCESS.over = True
 
