@@ -9,7 +9,7 @@ import re
 import sys
 
 from ..run.events import GlobalBatch
-from .lines import script_files, shown, text_of, tree_of
+from .lines import script_files, shown, text_of, tree_of, without_collection
 from .note import now, write
 
 ALL = "(ranks|gpus|devices|processes|workers|nodes)"
@@ -32,6 +32,7 @@ def note_batch_words():
             note_numbers(path, text)
 
 
+@without_collection
 def note_numbers(path, text):
     lines = text.splitlines()
     for statement in statements(path):

@@ -11,7 +11,16 @@ from torch import distributed as dist
 from ..run.events import Collective, Destroyed, Joined, Joining
 from . import state, steps
 from .data import values_of_result
-from .lines import HERE, TORCH, function_of, here, line_of, script_frames, tree_of
+from .lines import (
+    HERE,
+    TORCH,
+    function_of,
+    here,
+    line_of,
+    script_frames,
+    tree_of,
+    without_collection,
+)
 from .note import PROCESS, now, quietly, waiting, write
 from .patch import replace
 from .ports import note_port
@@ -201,6 +210,7 @@ def words_around(frame):
 
 
 @functools.cache
+@without_collection
 def loop_variables(filename):
     """{line: the variables of the for loops around this line}"""
     variables = {}

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import os
 import sys
 import sysconfig
@@ -114,10 +115,29 @@ def text_of(path):
     return file.read_text(errors="replace")
 
 
-@functools.cache
 def tree_of(path):
     """The syntax tree of a file. It is empty if the file cannot be read, or is no Python."""
     try:
         return ast.parse(text_of(path))
     except (OSError, SyntaxError, ValueError):
         return ast.Module([], [])
+
+
+def without_collection(read):
+    """For a function that reads a syntax tree and does not keep it.
+
+    A tree has thousands of objects. If they lived through a garbage collection, Python would sooner
+    look through all objects of the process, which takes more than 0.1 s after `import torch`.
+    """
+
+    @functools.wraps(read)
+    def reader(*args):
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return read(*args)
+        finally:
+            if collects:
+                gc.enable()
+
+    return reader

@@ -37,7 +37,16 @@ from ..run.events import (
     Totals,
     Wrapped,
 )
-from .lines import callers, here, line_of, maker_of, script_frames, shown, tree_of
+from .lines import (
+    callers,
+    here,
+    line_of,
+    maker_of,
+    script_frames,
+    shown,
+    tree_of,
+    without_collection,
+)
 from .note import EVERY_STATE, PROCESS, now, quietly, tell_later, waiting, write
 from .patch import after, before, is_recorded, replace
 from .tensors import (
@@ -690,6 +699,7 @@ def depth_of_sum(node):
 
 
 @functools.cache
+@without_collection
 def line_that_adds(filename, name):
     """The first `name.append(...)`, `name += ...` or `name = name + ...` of a file."""
     for node in ast.walk(tree_of(filename)):
