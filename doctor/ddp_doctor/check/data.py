@@ -182,7 +182,8 @@ def undivided(run, began):
     What tells a framework not to divide it, the loader's sampler, or else the loader.
     """
     told = keyword_of("use_distributed_sampler", False, files_of(run))
-    sampler = argument_of(began.made, ("DataLoader",), None, "sampler", "batch_sampler")
+    names = ("sampler", "batch_sampler")
+    sampler = argument_of(began.made, ("DataLoader",), None, *names, callers=began.made_from)
     own = began.sampler_made or part_of_sampler(began) or line_made(sampler)
     return told or own or not_prepared(began.at, files_of(run)) or began.made
 

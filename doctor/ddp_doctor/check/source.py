@@ -198,12 +198,25 @@ def call_of(attribute, files):
 
 def keyword_of(name, value, files):
     """The only line of these files that gives this value to an argument, or an empty text."""
-    return only_line(files, lambda node: is_keyword(node, name, value))
+    lines = set()
+    for file, node in arguments_named(name, files):
+        if getattr(node, "value", ...) is value:
+            lines.add(f"{file}:{node.lineno}")
+    return the_only(lines)
 
 
-def is_keyword(node, name, value):
-    is_named = isinstance(node, ast.keyword) and node.arg == name
-    return is_named and getattr(node.value, "value", ...) is value
+def arguments_named(name, files):
+    """-> [(file, value)] of `Trainer(name=value)`, and of a dictionary: `{"name": value}`"""
+    found = []
+    for file in sorted(files):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.keyword) and node.arg == name:
+                found.append((file, node.value))
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values):
+                    if getattr(key, "value", None) == name:
+                        found.append((file, value))
+    return found
 
 
 def the_only(lines):

@@ -46,7 +46,6 @@ from .source import (
     wraps_on_gpus_only,
 )
 from .values import (
-    Value,
     argument_of,
     batch_given,
     calls_of,
@@ -1004,16 +1003,29 @@ def who_calls(line):
     return f"The words at the {what} call" if what else "The words here call"
 
 
-def loader_of_training(run):
+def first_training(run):
+    """The event with which the first epoch of training began, or None."""
     epochs = [epoch for epoch in run.ranks[0].epochs if epoch.trained]
-    return epochs[0].began.made if epochs else ""
+    return epochs[0].began if epochs else None
+
+
+def loader_of_training(run):
+    began = first_training(run)
+    return began.made if began else ""
+
+
+def batch_of_training(run):
+    """What the training loader gets as its batch size, as a Value, or None."""
+    began = first_training(run)
+    callers = began.made_from if began else ()
+    return argument_of(loader_of_training(run), ("DataLoader",), 1, "batch_size", callers=callers)
 
 
 def rate_grows(run):
     """The rate is multiplied by the number of ranks, and a rank's batch is divided by it."""
     for optimizer in run.optimizers:
         rate = rate_of(optimizer.parameters.made)
-        batch = argument_of(loader_of_training(run), ("DataLoader",), 1, "batch_size")
+        batch = batch_of_training(run)
         if rate is None or batch is None or not optimizer.is_joint:
             continue
         times = times_world(rate)
@@ -1042,8 +1054,7 @@ def line_of_product(rate):
 
 
 def is_product(value):
-    own = Value(value.file, value.number, value.node)
-    return times_world(own, depth=0) > 0
+    return times_world(value, depth=0) > 0
 
 
 def called_global(run):

@@ -7,9 +7,20 @@ possible, the answer is an empty text.
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from .source import RANK, asks, blocks_of, has, loops_around, parted, the_only, tree_of
+from .source import (
+    RANK,
+    arguments_named,
+    asks,
+    blocks_of,
+    has,
+    loops_around,
+    name_of,
+    parted,
+    the_only,
+    tree_of,
+)
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NAMES = (ast.Name, ast.Attribute)
@@ -20,15 +31,27 @@ UNCHANGED = ("scale", "float", "mean", "sum", "to", "squeeze")  # methods: the l
 
 @dataclass(frozen=True)
 class Value:
-    """An expression that stands in this line of a file."""
+    """An expression that stands in this line of a file.
+
+    Of a function that several lines call, `callers` tells which ones have led to the value.
+    """
 
     file: str
     number: int
     node: ast.expr
+    callers: tuple[str, ...] = field(default=(), compare=False)  # the nearest one first
 
     @property
     def line(self):
         return f"{self.file}:{self.number}"
+
+    def part(self, node):
+        """An expression in this one, or next to it."""
+        return replace(self, node=node)
+
+    def given_in(self, number, node):
+        """An expression in another line of the same function."""
+        return replace(self, number=number, node=node)
 
 
 # ------------------------------------------------------------------ functions and calls
@@ -102,19 +125,26 @@ def argument(call, place, *names):
     return None
 
 
-def argument_of(line, callees, place, *names):
+def argument_of(line, callees, place, *names, callers=()):
     """The argument of the outermost such call in this line, as a Value, or None."""
     file, number = parted(line)
     for call in calls_at(line, callees):
         node = argument(call, place, *names)
         if node is not None:
-            return Value(file, node.lineno, node)
+            return Value(file, node.lineno, node, tuple(callers))
         for keyword in call.keywords:
             if keyword.arg is None:
-                given = entry_given(made(Value(file, number, keyword.value)), names)
+                options = Value(file, number, keyword.value, tuple(callers))
+                given = entry_given(made(options), names)
                 if given is not None:
                     return given
     return None
+
+
+def only_keyword(name, files):
+    """What the only argument of this name in these files is, as a Value, or None."""
+    given = arguments_named(name, files)
+    return Value(given[0][0], given[0][1].lineno, given[0][1]) if len(given) == 1 else None
 
 
 def entry_given(value, names):
@@ -127,7 +157,7 @@ def entry_given(value, names):
         pairs = [(keyword.arg, keyword.value) for keyword in node.keywords]
     for name, given in pairs:
         if name in names:
-            return Value(value.file, given.lineno, given)
+            return value.given_in(given.lineno, given)
     return None
 
 
@@ -165,9 +195,9 @@ def made(value):
     scope = function_around(value.file, value.number)
     above = [node for node in assignments(scope, name) if node.end_lineno < value.number]
     if above:
-        return value_given(value.file, above[-1], name)
+        return value_given(value.file, above[-1], name, value.callers)
     if isinstance(scope, FUNCTIONS) and name in parameters(scope):
-        return argument_of_only_call(value.file, scope, name)
+        return argument_given(value, scope, name)
     return given_elsewhere(value, name)
 
 
@@ -216,9 +246,9 @@ def attribute_given(file, attribute):
         for target in targets_of(node):
             if getattr(target, "attr", "") == attribute:
                 found.append(value_given(file, node, ast.unparse(target)))
-        for field in node.body if isinstance(node, ast.ClassDef) else ():
-            if attribute in [getattr(target, "id", "") for target in targets_of(field)]:
-                found.append(value_given(file, field, attribute))
+        for entry in node.body if isinstance(node, ast.ClassDef) else ():
+            if attribute in [getattr(target, "id", "") for target in targets_of(entry)]:
+                found.append(value_given(file, entry, attribute))
         if isinstance(node, ast.Call) and is_flag(node, attribute):
             default = argument(node, None, "default")
             found.append(Value(file, node.lineno, default) if default is not None else None)
@@ -244,7 +274,7 @@ def entry_of(file, key):
     return found[0] if len(found) == 1 else None
 
 
-def value_given(file, statement, name):
+def value_given(file, statement, name, callers=()):
     node = getattr(statement, "value", None)
     if node is None:
         return None
@@ -252,8 +282,9 @@ def value_given(file, statement, name):
         node = ast.BinOp(statement.target, statement.op, node)
     for target in getattr(statement, "targets", []):
         if isinstance(target, ast.Tuple):
-            return part_given(Value(file, statement.lineno, node), target.elts, name)
-    return Value(file, statement.lineno, node)
+            whole = Value(file, statement.lineno, node, callers)
+            return part_given(whole, target.elts, name)
+    return Value(file, statement.lineno, node, callers)
 
 
 def part_given(value, targets, name):
@@ -264,24 +295,31 @@ def part_given(value, targets, name):
     if isinstance(inner.node, ast.Tuple):
         for part, given in zip(targets, inner.node.elts):
             if ast.unparse(part) == name:
-                return Value(inner.file, given.lineno, given)
+                return inner.given_in(given.lineno, given)
     return value
 
 
 def returned(value):
     """What a called function of the same file returns, if one `return` only gives a value."""
+    found = all_returned(value)
+    return found[0] if len(found) == 1 else None
+
+
+def all_returned(value):
+    """The values of each `return` of the only function of the same file that is called."""
     if not isinstance(value.node, ast.Call):
-        return None
+        return []
     functions = functions_named(value.file, called(value.node))
     if not functions:
         functions = functions_of_object(value)
     if len(functions) != 1:
-        return None
+        return []
     found = []
     for node in ast.walk(functions[0]):
         if isinstance(node, ast.Return) and node.value is not None:
-            found.append(Value(value.file, node.lineno, node.value))
-    return found[0] if len(found) == 1 else None
+            callers = (f"{value.file}:{value.node.lineno}", *value.callers)
+            found.append(Value(value.file, node.lineno, node.value, callers))
+    return found
 
 
 def parameters(function):
@@ -303,7 +341,7 @@ def functions_of_object(value):
     """After `loss_of = Criterion()`, `loss_of(x)` calls forward() or __call__() of its class."""
     if not isinstance(value.node.func, NAMES):
         return []
-    first = made_first(Value(value.file, value.number, value.node.func))
+    first = made_first(value.part(value.node.func))
     if first is None or not isinstance(first.node, ast.Call):
         return []
     found = []
@@ -314,20 +352,29 @@ def functions_of_object(value):
     return found
 
 
-def argument_of_only_call(file, function, name):
-    """What the only call of a function gives for this parameter, or else its default."""
+def argument_given(value, function, name):
+    """What the call that led to this value gives for a parameter, or else its default.
+
+    If the run does not tell which call it was, it has to be the only one of the file.
+    """
     names = parameters(function)
     callee = function.name
     if callee == "__init__":
-        callee = getattr(class_around(file, function.lineno), "name", callee)
-    calls = [call for _, call in calls_of((callee,), {file})]
+        callee = getattr(class_around(value.file, function.lineno), "name", callee)
+    calls = []
+    for line in value.callers[:1]:
+        calls = [(parted(line)[0], call) for call in calls_at(line, (callee,))]
+    above = value.callers[1:] if len(calls) == 1 else ()
+    if len(calls) != 1:
+        calls = calls_of((callee,), {value.file})
     if len(calls) != 1:
         return None
+    file, call = calls[0]
     place = names.index(name) - (names[0] == "self")
-    node = argument(calls[0], place, name)
+    node = argument(call, place, name)
     if node is None:
         node = default_of(function, name)
-    return Value(file, node.lineno, node) if node is not None else None
+    return Value(file, node.lineno, node, above) if node is not None else None
 
 
 def is_parameter(value):
@@ -367,7 +414,7 @@ def parts_of(value, depth=4):
     for node in ast.walk(value.node):
         yield node
         if depth:
-            own = Value(value.file, value.number, node)
+            own = value.part(node)
             inner = made(own) if is_name(node) else returned(own)
             if inner is not None:
                 yield from parts_of(inner, depth - 1)
@@ -459,7 +506,7 @@ def loss_made(value, most=8):
             return value.line
         if not isinstance(inner, (*NAMES, ast.Call, ast.BinOp)):
             return value.line
-        value = Value(value.file, value.number, inner)
+        value = value.part(inner)
     return ""
 
 
@@ -522,7 +569,9 @@ def not_prepared(line, files):
     """
     prepared = only_call(("prepare",), files)
     file, number = parted(line)
-    if not prepared or parted(prepared)[0] != file:
+    if not prepared or not any(map(is_accelerator, files)):
+        return ""  # a function of the script may have this name as well
+    if parted(prepared)[0] != file:
         return prepared
     call = calls_at(prepared, ("prepare",))[0]
     given = {ast.unparse(argument) for argument in call.args}
@@ -531,6 +580,12 @@ def not_prepared(line, files):
             for name in given & names_in(loop.iter):
                 return loader_given_below(file, call, name, loop.lineno)
     return prepared
+
+
+def is_accelerator(file):
+    """Does this file use Accelerate?"""
+    names = {name_of(node) for node in ast.walk(tree_of(file))}
+    return "Accelerator" in names or "accelerator" in names
 
 
 def loader_given_below(file, call, name, before):

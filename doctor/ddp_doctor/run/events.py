@@ -429,6 +429,7 @@ class EpochBegan(Event):
     stock: bool  # the batch sampler is PyTorch's own
     called_from: list[str] = field(default_factory=list)  # as in Collective
     made: str = ""  # the line of the loader's constructor
+    made_from: list[str] = field(default_factory=list)  # the lines that led to it
     sampler_made: str = ""  # the same of a DistributedSampler
     subset_made: str = ""  # the same of a Subset, or the line that calls random_split()
     streams: str = ""  # the first line of an IterableDataset's __iter__()

@@ -44,7 +44,8 @@ class Reading:
     def reset(self):
         self.loaders = weakref.WeakKeyDictionary()  # their numbers
         self.made = weakref.WeakKeyDictionary()  # loader or sampler -> line of its constructor
-        self.loaders_of = {}  # id of a data set -> line of the script's first loader of it
+        self.made_from = weakref.WeakKeyDictionary()  # loader -> the lines that led to that one
+        self.loaders_of = {}  # id of a data set -> the same two of the script's last loader of it
         self.iterators = weakref.WeakKeyDictionary()  # iterator -> loader and its number
         self.positions = weakref.WeakKeyDictionary()  # iterator -> those of its subsets
         self.asked = weakref.WeakKeyDictionary()  # iterator -> indices of batches not yet given
@@ -82,11 +83,12 @@ def note_made(thing, *args, **kwargs):
 
 def note_loader(loader, dataset=None, *args, **kwargs):
     """A framework may make a loader like that of the script: the line is the script's."""
-    if is_made_by_library(loader):
-        READING.made[loader] = READING.loaders_of.get(id(dataset), "")
-        return
-    READING.made[loader] = maker_of(loader)
-    READING.loaders_of[id(dataset)] = READING.made[loader]
+    if not is_made_by_library(loader):
+        line = maker_of(loader)
+        lines = [here(), *callers(most=8)]
+        below = lines.index(line) + 1 if line in lines else len(lines)
+        READING.loaders_of[id(dataset)] = (line, lines[below:])
+    READING.made[loader], READING.made_from[loader] = READING.loaders_of.get(id(dataset), ("", []))
 
 
 def note_mode(module, mode=True):
@@ -132,6 +134,7 @@ def note_epoch(iterator, loader):
         stock=type(loader.batch_sampler) is BatchSampler,
         called_from=callers(most=8),
         made=READING.made.get(loader, ""),
+        made_from=READING.made_from.get(loader, []),
         sampler_made=READING.made.get(divider, "") if is_divider(divider) else "",
         subset_made=subset_made(loader.dataset),
         streams="" if countable else first_line_of(type(loader.dataset).__iter__),
