@@ -1,5 +1,7 @@
 """Which line leads to the line in which a mistake shows?"""
 
+from types import SimpleNamespace
+
 import pytest
 from ddp_doctor.check import changed, order, source, values
 
@@ -308,3 +310,48 @@ def test_the_count_from_which_a_rate_follows(tmp_path, monkeypatch):
     assert source.entry_assigned("lr", {"train.py"}) == "train.py:10"
     assert values.running_count("train.py:10") == "train.py:3"
     assert values.running_count("train.py:11") == ""
+
+
+PARTS = """
+def subsets(data, pacing, path):
+    count = int(len(data) * pacing.share)
+    grown = Subset(data, data.order[:count])
+    order = torch.randperm(len(data)).tolist()
+    drawn = Subset(data, order[:80])
+    mine = Subset(data, range(rank, len(data), world_size))
+    return grown, drawn, mine
+
+
+class Job:
+    def __init__(self):
+        self.train = self.loader(self.rows(True), shuffle=True)
+        self.tests = self.loader(self.rows(False))
+
+    def loader(self, data, shuffle=False):
+        return DataLoader(data, 8, shuffle=shuffle)
+
+    def rows(self, train):
+        if not train:
+            return Rows("test")
+        return Rows("train", shard=(self.rank, self.world_size))
+
+
+trainer = Trainer(**{"train_dataset": Rows("train", world_size, rank)})
+"""
+
+
+def test_the_line_by_which_the_ranks_have_other_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts.py").write_text(PARTS)
+    source.tree_of.cache_clear()
+    files = {"parts.py"}
+    assert order.line_of_subset("parts.py:4", False, files) == ("share", "parts.py:3")
+    assert order.line_of_subset("parts.py:6", True, files) == ("drawn", "parts.py:5")
+    assert order.line_of_subset("parts.py:7", False, files) == ("part", "parts.py:7")
+    # Two lines call the helper that makes a loader, and the run knows which one has led to it.
+    began = SimpleNamespace(made="parts.py:17", made_from=["parts.py:13"])
+    assert order.divides_by_rank(order.data_of_loader(began)) == "parts.py:22"
+    began = SimpleNamespace(made="parts.py:17", made_from=["parts.py:14"])
+    assert values.line_made(order.data_of_loader(began)) == "parts.py:14"
+    given = values.only_keyword("train_dataset", files)
+    assert order.divides_by_rank(given) == "parts.py:25"

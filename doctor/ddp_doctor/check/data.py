@@ -21,10 +21,14 @@ from ..run.events import (
 from ..run.words import per_rank, short
 from .findings import Finding
 from .order import (
+    data_of_loader,
+    divides_by_rank,
     drawn_in,
     giving_line,
     line_of_generator,
     line_of_statistic,
+    line_of_subset,
+    line_with_rank,
     makes_noise,
     part_in_class,
     part_of_data,
@@ -32,10 +36,21 @@ from .order import (
     seed_by_rank,
     seed_in_class,
     shuffled,
+    subset_made,
     unordered,
 )
 from .printing import EACH_RANK_CALLS, OWN
-from .source import call_of, contains, files_of, guard_of, keyword_of, loop_around, parted, the_only
+from .source import (
+    call_of,
+    code_of,
+    contains,
+    files_of,
+    guard_of,
+    keyword_of,
+    loop_around,
+    parted,
+    the_only,
+)
 from .values import (
     argument_of,
     averaged_later,
@@ -48,6 +63,7 @@ from .values import (
     made,
     not_prepared,
     only_call,
+    only_keyword,
     result_line,
     result_of_caller,
     result_of_framework,
@@ -316,16 +332,16 @@ def different_split(run):
                         fine="" if known else "this sampler needs a different value on each rank",
                         comes_from=origin,
                     )
-            if is_divided_twice(epochs):
+            if is_divided_twice(epochs) or has_own_parts(run, epochs):
                 continue  # see divided_again
             # A sampler of the script may give positions within the part that its rank has loaded.
             if any(event.own_order for event in began):
                 continue
             subsets = {event.subset for event in began}
             if len(subsets) > 1 or not of_one_set(epochs):
-                role, origin = line_of_parts(run, began[0], len(subsets) > 1)
+                role, origin = line_of_parts(run, epochs, len(subsets) > 1)
                 what = "At the same position of the data each rank has another sample or label"
-                if role == "subset":
+                if len(subsets) > 1:
                     what = "The ranks hold different subsets of the data"
                 yield Finding(
                     "split-differs",
@@ -433,16 +449,46 @@ def never_read(run):
             )
 
 
-def line_of_parts(run, began, by_subset):
+def line_of_parts(run, epochs, by_subset):
     """-> what is made, and its line: the subset, the order of a set or a folder, or the data."""
+    epoch = epochs[0]
     if by_subset:
-        return "subset", began.subset_made
+        same = len({epoch.began.samples for epoch in epochs}) == 1
+        made_in = subset_made(epoch.began, [other.began for other in epochs])
+        return line_of_subset(made_in, same, files_of(run))
+    part = line_of_own_data(run, epoch)
+    if part:
+        return "part", part
     order = unordered(files_of(run))
-    data = argument_of(began.made, ("DataLoader",), 0, "dataset")
+    data = data_of_epoch(run, epoch)
     drawn = drawn_in(data) or shuffled(files_of(run))
     if order or not drawn:
         return ("order", order) if order else ("data", line_made(data))
     return "drawn", drawn
+
+
+def data_of_epoch(run, epoch):
+    """The data set of a loader, or what the script gives to a Trainer that makes the loader."""
+    data = data_of_loader(epoch.began)
+    name = "train_dataset" if epoch.trained else "eval_dataset"
+    return data if data is not None else only_keyword(name, files_of(run))
+
+
+def line_of_own_data(run, epoch):
+    """The line by which the data of a rank are a part of all data, and no draw of its own."""
+    data = data_of_epoch(run, epoch)
+    part = line_with_rank(data)
+    if "seed" in code_of(part).lower():
+        part = ""
+    return part or divides_by_rank(data)
+
+
+def has_own_parts(run, epochs):
+    """Has each rank loaded a part of the data, of which its sampler takes only a part?"""
+    if of_one_set(epochs) or any(epoch.began.own_order for epoch in epochs):
+        return False
+    parts = [len(set(epoch.indices)) <= 0.75 * epoch.began.samples for epoch in epochs]
+    return epochs[0].trained and all(parts) and line_of_own_data(run, epochs[0]) != ""
 
 
 def is_divided_twice(epochs):
@@ -459,15 +505,21 @@ def is_divided_twice(epochs):
 def divided_again(run):
     """A sampler divides the part that each rank has already."""
     for team, epochs in averaged_epochs(run):
-        if epochs[0].began.parts > 1 and is_divided_twice(epochs):
+        own = has_own_parts(run, epochs)
+        if epochs[0].began.parts > 1 and (own or is_divided_twice(epochs)):
+            began = epochs[0].began
             counts = [f"{len(epoch.indices)} of {epoch.began.samples}" for epoch in epochs]
             each = per_rank(team, counts)
+            part = line_of_own_data(run, epochs[0]) if own else ""
             yield Finding(
                 "samples-missing",
-                epochs[0].began.at,
+                began.at,
                 seen=f"A sampler divides the part of each rank again: it gives {each} samples",
                 fine="the rest of each part is read in other epochs",
-                comes_from=epochs[0].began.sampler_made or epochs[0].began.subset_made,
+                comes_from=part
+                or began.sampler_made
+                or subset_made(began, [epoch.began for epoch in epochs]),
+                role="part" if part else "",
             )
 
 
@@ -498,11 +550,13 @@ def missing_samples(run):
         yield from seen_twice(run, team, epochs)
 
 
-def line_of_part(run, began):
+def line_of_part(run, epochs):
     """Where a rank gets its part: by a sampler, by its number, by an order, or by the loader."""
+    began = epochs[0].began
+    part = part_of_data(began, [epoch.began for epoch in epochs])
     files = files_of(run)
     order = "" if began.sampler_made else unordered(files)
-    return began.sampler_made or part_of_data(began) or order or began.made
+    return began.sampler_made or part or order or began.made
 
 
 def seen_twice(run, team, epochs):
@@ -525,7 +579,7 @@ def seen_twice(run, team, epochs):
             epochs[0].began.at,
             seen=f"In an epoch {len(twice)} of {len(counts)} samples were seen twice",
             fine="each rank is meant to draw its samples by itself",
-            comes_from=seed or line_of_part(run, epochs[0].began),
+            comes_from=seed or line_of_part(run, epochs),
             role="seed" if seed else "",
             explained_by=("same-data", "split-differs"),
         )

@@ -123,6 +123,7 @@ FINDINGS = {
         changes=(
             Change("^loader:", "This loader has more batches on one rank."),
             Change("^part:", "The part of each rank is taken here. One has more samples."),
+            Change("^share:", "How many samples a rank gets is computed here, on each rank."),
             Change(
                 "^skip:",
                 "A rank skips a step by this condition, which differs between the ranks.",
@@ -537,6 +538,12 @@ FINDINGS = {
         "docs/your_script/checklist.md#review-your-script",
         changes=(
             Change("^subset:", "The subset of the data is made here."),
+            Change("^share:", "How many samples a rank gets is computed here."),
+            Change(
+                "^part:",
+                "Each rank takes a part of the data here, before the sampler divides them.",
+                "Divide the data once: either into a part for each rank, or by the sampler.",
+            ),
             Change(
                 "^order:",
                 "A set or a folder has another order in each process, and so the same number means"
@@ -575,6 +582,7 @@ FINDINGS = {
         "Together the ranks should see each sample of an epoch once.",
         "docs/training/uneven_inputs.md",
         changes=(
+            Change("^part:", "The data are divided by the rank here, and then again."),
             Change("Sampler", "The sampler is made here."),
             Change(
                 "^seed:",

@@ -11,6 +11,7 @@ from .values import (
     FUNCTIONS,
     NAMES,
     Value,
+    all_returned,
     argument,
     argument_of,
     assignments,
@@ -22,7 +23,10 @@ from .values import (
     function_around,
     functions_named,
     is_name,
+    is_number_of_ranks,
     made,
+    made_first,
+    parts_of,
     returned,
     targets_of,
 )
@@ -33,19 +37,106 @@ OWN_RANK = re.compile(r"(?<![a-z])(?<!per_)(?<!num_)rank(?!s|_zero)|process_inde
 # ------------------------------------------------------------------ the part of a rank
 
 
-def part_of_data(began):
+def subset_made(began, others):
+    """The line of the innermost subset, of those that have other positions on other ranks."""
+    for (line, order), *met in zip(began.subsets, *(other.subsets for other in others)):
+        if any(other != order for _, other in met):
+            return line
+    return began.subsets[0][0] if began.subsets else ""
+
+
+def part_of_data(began, others):
     """The line that takes the part of a rank: in the script's sampler, its subset, or its data."""
     if began.order_by:
         return part_in_class(began.order_by) or giving_line(began.order_by)
-    if began.subset_made:
-        indices = argument_of(began.subset_made, ("Subset",), 1, "indices")
-        return line_with_rank(indices) or began.subset_made
-    data = argument_of(began.made, ("DataLoader",), 0, "dataset")
-    return line_with_rank(data) or part_of_stream(began)
+    made_in = subset_made(began, others)
+    if made_in:
+        indices = argument_of(made_in, ("Subset",), 1, "indices")
+        return line_with_rank(indices) or line_of_count(indices) or made_in
+    data = data_of_loader(began)
+    return line_with_rank(data) or divides_by_rank(data) or part_of_stream(began)
 
 
 def part_of_stream(began):
     return part_in_class(began.streams) if began.streams else ""
+
+
+def data_of_loader(began):
+    """What the loader gets as its data, through a helper that makes several loaders."""
+    return argument_of(began.made, ("DataLoader",), 0, "dataset", callers=began.made_from)
+
+
+def line_of_subset(made_in, has_same_length, files):
+    """-> the role and the line by which the ranks' subsets, made in this line, became different."""
+    indices = argument_of(made_in, ("Subset",), 1, "indices")
+    part = line_with_rank(indices)
+    if part:
+        return "part", part
+    if indices is not None and has_same_length:
+        drawn = drawn_for(indices) or shuffled(files)
+        return ("drawn", drawn) if drawn else ("subset", made_in)
+    count = line_of_count(indices)
+    return ("share", count) if count else ("subset", made_in)
+
+
+def drawn_for(value):
+    """The only line that draws random numbers for this value, and gets no generator."""
+    lines = set()
+    for node in parts_of(value):
+        if isinstance(node, ast.Call) and draws(node):
+            lines.add(f"{value.file}:{node.lineno}")
+    return the_only(lines)
+
+
+def line_of_count(value):
+    """`Subset(data, order[:count])`, `Subset(data, range(count))`: the only line of such a count.
+
+    An empty text if the count stands in the same expression, or if it is no more than a number.
+    """
+    chosen = made_first(value) if value is not None else None
+    bounds = []
+    if chosen is not None and isinstance(chosen.node, ast.Subscript):
+        if isinstance(chosen.node.slice, ast.Slice):
+            bounds = [chosen.node.slice.lower, chosen.node.slice.upper]
+    elif chosen is not None and isinstance(chosen.node, ast.Call):
+        if called(chosen.node) in ("range", "arange"):
+            bounds = chosen.node.args
+    lines = set()
+    for bound in bounds:
+        if bound is not None and is_name(bound):
+            count = made_first(chosen.part(bound))
+            if count is not None and not isinstance(count.node, ast.Constant):
+                lines.add(count.line)
+    return the_only(lines)
+
+
+def divides_by_rank(value, depth=5):
+    """The line in which a class or function gets the rank and the number of ranks, to divide data.
+
+    `Corpus(texts, part=rank, parts=world_size)`: what they mean is told by another file perhaps.
+    """
+    if value is None or not depth:
+        return ""
+    for node in ast.walk(value.node):
+        given = []
+        if isinstance(node, ast.Call):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        for one in [*given]:
+            given += getattr(one, "elts", [])  # shard=(rank, world_size)
+        worlds = [one for one in given if is_number_of_ranks(one)]
+        if worlds and any(map(is_rank, given)):
+            return value.line
+    for node in ast.walk(value.node):
+        inner = value.part(node)
+        line = the_only({divides_by_rank(one, depth - 1) for one in leading_to(inner)} - {""})
+        if line:
+            return line
+    return ""
+
+
+def leading_to(value):
+    """What a name stands for, or what each `return` of a called function gives."""
+    return [made(value)] if is_name(value.node) else all_returned(value)
 
 
 def line_with_rank(value, depth=5):
@@ -55,9 +146,9 @@ def line_with_rank(value, depth=5):
     if any(takes_part(node) for node in ast.walk(value.node)):
         return value.line
     for node in ast.walk(value.node):
-        inner = Value(value.file, value.number, node)
-        following = made(inner) if is_name(node) else returned(inner)
-        line = line_with_rank(following, depth - 1) or part_in_own_class(inner)
+        inner = value.part(node)
+        lines = {line_with_rank(one, depth - 1) for one in leading_to(inner)} - {""}
+        line = the_only(lines) or part_in_own_class(inner)
         if line:
             return line
     return ""

@@ -22,7 +22,7 @@ from ..run.facts import op_of, state
 from ..run.words import per_rank, short
 from .changed import condition_around
 from .findings import Finding
-from .order import own_source, part_of_data
+from .order import line_of_subset, own_source, part_of_data
 from .source import (
     RANK,
     assignment_of,
@@ -299,13 +299,17 @@ def longer_loader(run):
     if None in loaders or len({began.batches for began in loaders}) == 1:
         return ""
     longest = max(loaders, key=lambda began: began.batches)
-    return part_of_data(longest) or longest.made
+    return part_of_data(longest, loaders) or longest.made
 
 
 def role_of_loader(run, line):
-    """Is it the constructor of a loader, or does it take the part of a rank before?"""
+    """Is it the constructor of a loader, or does it take or count the part of a rank before?"""
     made = {event.made for event in run.all(EpochBegan)}
-    return "loader" if line in made else "part"
+    if line in made:
+        return "loader"
+    subsets = {subset for event in run.all(EpochBegan) for subset, _ in event.subsets}
+    counts = [line_of_subset(subset, False, ()) for subset in subsets]
+    return "share" if ("share", line) in counts else "part"
 
 
 def is_usual_place(rank):

@@ -414,7 +414,11 @@ class Computes(Event):
 
 @kind_of_event
 class EpochBegan(Event):
-    """A DataLoader begins to give batches."""
+    """A DataLoader begins to give batches.
+
+    Subsets stand with the inner one first, and their positions are fingerprints. random_split()
+    makes subsets as well.
+    """
 
     at: str
     loader: int  # number of the loader, in the order of their first epochs
@@ -431,7 +435,7 @@ class EpochBegan(Event):
     made: str = ""  # the line of the loader's constructor
     made_from: list[str] = field(default_factory=list)  # the lines that led to it
     sampler_made: str = ""  # the same of a DistributedSampler
-    subset_made: str = ""  # the same of a Subset, or the line that calls random_split()
+    subsets: list[list] = field(default_factory=list)  # [the same, positions] of each Subset
     streams: str = ""  # the first line of an IterableDataset's __iter__()
     order_by: str = ""  # the first line of the __iter__() of a sampler that the script defines
 

@@ -119,6 +119,7 @@ def note_epoch(iterator, loader):
     countable = not isinstance(loader.dataset, IterableDataset)
     dataset, positions = below_subsets(loader.dataset)
     READING.positions[iterator] = positions  # it would cost too much in each batch
+    orders = [zlib.crc32(str(own).encode()) for own in reversed(positions)]
     event = EpochBegan(
         now(),
         at=here(),
@@ -129,14 +130,14 @@ def note_epoch(iterator, loader):
         settings=settings,
         data=digest(dataset),
         samples=len(loader.dataset) if countable else None,
-        subset=zlib.crc32(str(positions).encode()),
+        subset=zlib.crc32(str(orders).encode()),
         parts=parts_of(samplers),
         stock=type(loader.batch_sampler) is BatchSampler,
         called_from=callers(most=8),
         made=READING.made.get(loader, ""),
         made_from=READING.made_from.get(loader, []),
         sampler_made=READING.made.get(divider, "") if is_divider(divider) else "",
-        subset_made=subset_made(loader.dataset),
+        subsets=[[line, order] for line, order in zip(lines_of_subsets(loader.dataset), orders)],
         streams="" if countable else first_line_of(type(loader.dataset).__iter__),
         order_by=first_line_of(type(divider).__iter__),
     )
@@ -154,13 +155,13 @@ def length_of(loader):
         return None
 
 
-def subset_made(dataset):
-    """The line of the innermost subset. random_split() makes its subsets by itself."""
-    line = ""
+def lines_of_subsets(dataset):
+    """The inner one first. For random_split() it is the line that calls it."""
+    lines = []
     while isinstance(dataset, Subset):
-        line = READING.made.get(dataset, "")
+        lines.insert(0, READING.made.get(dataset, ""))
         dataset = dataset.dataset
-    return line
+    return lines
 
 
 def first_line_of(function):
