@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import cases  # noqa: E402
 from ddp_doctor.check.judges import diagnose  # noqa: E402
-from ddp_doctor.check.source import tree_of  # noqa: E402
+from ddp_doctor.check.source import lines_of, tree_of  # noqa: E402
 from ddp_doctor.run import launch  # noqa: E402
 from ddp_doctor.run.events import read  # noqa: E402
 from ddp_doctor.run.facts import facts  # noqa: E402
@@ -103,6 +103,7 @@ def judged(case, innocent=False):
 def diagnosed(case, run):
     """The judges read the script, which they find in the folder in which it ran."""
     tree_of.cache_clear()
+    lines_of.cache_clear()
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(case.source)

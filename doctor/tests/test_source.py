@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from ddp_doctor.check import changed, order, source, values
+from ddp_doctor.check import changed, files, order, source, values
 
 SCRIPT = """
 def main():
@@ -355,3 +355,42 @@ def test_the_line_by_which_the_ranks_have_other_data(tmp_path, monkeypatch):
     assert values.line_made(order.data_of_loader(began)) == "parts.py:14"
     given = values.only_keyword("train_dataset", files)
     assert order.divides_by_rank(given) == "parts.py:25"
+
+
+RACE = """
+def prepare(path):
+    if rank == 0:
+        write(path)
+    else:
+        while not path.exists():
+            sleep(1)
+    return read(path)
+
+
+def write(path):
+    torch.save(rows, path)
+
+
+def read(path):
+    return torch.load(path)
+
+
+def cached(path):
+    if not path.exists():
+        write(path)
+    return read(path)
+"""
+
+
+def test_the_line_that_should_wait_for_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "race.py").write_text(RACE)
+    source.tree_of.cache_clear()
+
+    def event(*numbers):
+        first, *others = [f"race.py:{number}" for number in numbers]
+        return SimpleNamespace(at=first, called_from=others)
+
+    assert files.creation(event(12, 4)) == ""  # only rank 0 comes to it
+    assert files.place_to_wait(event(16, 8), event(12, 4)) == "race.py:8"
+    assert files.creation(event(12, 21)) == "race.py:20"

@@ -1,10 +1,16 @@
 """Files and ports that processes share: who read what another was writing, who chose the port?"""
 
+import re
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
 from ..run.events import Awaited, FixedPort, Read, Returned, Unseen, Wrapped, Wrote
+from .changed import condition_around
 from .findings import Finding
+from .source import code_of, guard_of, parted
+from .values import function_around
+
+ABSENT = re.compile(r"exists|is_file|isfile|is_dir|isdir|glob|listdir|not in |stat\(|except", re.I)
 
 
 def file_race(run):
@@ -43,8 +49,36 @@ def file_race(run):
                     seen=f"{seen}, and no collective in between made it wait",
                     fine="the reader waits until the writing is finished; that the file exists is"
                     " not enough",
-                    comes_from=wrote.at,
+                    comes_from=creation(wrote) or place_to_wait(read, wrote),
+                    role="create" if creation(wrote) else "read",
                 )
+
+
+def creation(wrote):
+    """Where every rank may create the file: the `if` that asks whether it is there, or the writing.
+
+    An empty text if only some ranks come to it, by an `if` by the rank.
+    """
+    path = [wrote.at, *wrote.called_from]
+    if guard_of(path):
+        return ""
+    for line in path:
+        asking = condition_around(line)
+        if asking and ABSENT.search(code_of(asking)):
+            return asking
+    return ""
+
+
+def place_to_wait(read, wrote):
+    """The reader's line in the innermost function that has led to the writing as well."""
+    for line in [read.at, *read.called_from]:
+        for other in [wrote.at, *wrote.called_from]:
+            file, number = parted(line)
+            other_file, other_number = parted(other)
+            apart = file == other_file and number != other_number
+            if apart and function_around(file, number) is function_around(file, other_number):
+                return line
+    return read.at
 
 
 def stale_file(run):
@@ -67,7 +101,8 @@ def stale_file(run):
                     read.at,
                     seen=f"{seen}: what was read is what an earlier run had left",
                     fine="the old file is meant",
-                    comes_from=wrote.at,
+                    comes_from=creation(wrote) or place_to_wait(read, wrote),
+                    role="create" if creation(wrote) else "read",
                 )
 
 

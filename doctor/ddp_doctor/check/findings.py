@@ -181,7 +181,20 @@ FINDINGS = {
         "Nothing makes the reader wait until the file is whole.",
         "docs/your_script/adapt.md#step-by-step",
         "exercises/09_all_ranks_download/task.py",
-        changes=here("The file is written here."),
+        changes=(
+            Change(
+                "^create:",
+                "Each rank that does not find the file creates it here.",
+                "Let only rank 0 create it. Then call dist.barrier() on all ranks before they read"
+                " it.",
+            ),
+            Change(
+                "^read:",
+                "Nothing makes a rank wait for the whole file before this line.",
+                "Call dist.barrier() on all ranks before this line, after the writing. That the"
+                " file exists is not enough.",
+            ),
+        ),
     ),
     "saved-by-every-rank": Kind(
         "the line that saves",

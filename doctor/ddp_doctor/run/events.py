@@ -575,6 +575,7 @@ class Wrote(Event):
     appends: bool
     renamed: bool  # a file that was whole got this name
     passed: int  # calls that waited for other ranks and had returned
+    called_from: list[str] = field(default_factory=list)  # as in Collective
 
 
 @kind_of_event
@@ -585,6 +586,7 @@ class Read(Event):
     path: str
     passed: int  # as in Wrote
     found: bool = True  # the file was there
+    called_from: list[str] = field(default_factory=list)  # as in Collective
 
 
 @kind_of_event

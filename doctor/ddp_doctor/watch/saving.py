@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..run.events import Awaited, Read, Sent, Wrote
 from . import note, patch
-from .lines import HERE, here, is_script
+from .lines import HERE, callers, here, is_script
 from .note import EVERY_STATE, PROCESS, now, quietly, write
 from .patch import before, listen, replace
 
@@ -54,7 +54,8 @@ def note_save(obj, f, *args, **kwargs):
 
 
 def write_down(path, weights=False, appends=False, renamed=False):
-    write(Wrote(now(), here(), path, weights, appends, renamed, PROCESS.passed))
+    lines = callers(most=8)
+    write(Wrote(now(), here(), path, weights, appends, renamed, PROCESS.passed, lines))
 
 
 def note_sent(*args, **kwargs):
@@ -118,7 +119,8 @@ def note_open(path, mode, flags):
         appends = "a" in mode or bool(flags & os.O_APPEND)
         write_down(path, appends=appends)
     else:
-        write(Read(now(), here(), path, PROCESS.passed, os.path.exists(path)))
+        found = os.path.exists(path)
+        write(Read(now(), here(), path, PROCESS.passed, found, callers(most=8)))
 
 
 def by_library():
