@@ -9,7 +9,7 @@ from .findings import Finding
 
 # The text says whose figure it is.
 OWN = re.compile(r"\b(rank|shard|part|local|own|process|worker|node|fold|gpu|device|cuda)", re.I)
-OF_TEST = re.compile(r"\W*(test|val|valid|validation|eval|evaluation)\b", re.I)
+OF_TEST = re.compile(r"\W*(test|val|valid|validation|eval|evaluation)(\b|_)", re.I)
 # Rank 0 shows it, although each rank calls these.
 EACH_RANK_CALLS = ("Lightning", "Fabric", "Accelerate", "TensorBoard", "wandb")
 
