@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from ddp_doctor.check import changed, files, order, source, values
+from ddp_doctor.check import changed, files, order, repeated, source, values
 
 SCRIPT = """
 def main():
@@ -394,3 +394,32 @@ def test_the_line_that_should_wait_for_a_file(tmp_path, monkeypatch):
     assert files.creation(event(12, 4)) == ""  # only rank 0 comes to it
     assert files.place_to_wait(event(16, 8), event(12, 4)) == "race.py:8"
     assert files.creation(event(12, 21)) == "race.py:20"
+
+
+SUMS = """
+def mean_of_ranks(value):
+    ranks = dist.get_world_size()
+    dist.all_reduce(value)
+    return value / ranks
+
+
+def error(loader):
+    dist.all_reduce(total)
+    return total / len(loader.dataset)
+
+
+def reduced(fabric, accelerator):
+    fabric.all_reduce(total)
+    fabric.all_reduce(total, reduce_op="sum")
+    accelerator.reduce(total)
+    accelerator.reduce(total, reduction="mean")
+"""
+
+
+def test_a_sum_that_is_divided_by_the_number_of_ranks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums.py").write_text(SUMS)
+    source.tree_of.cache_clear()
+    assert [n for n in range(1, 18) if repeated.adds_up(f"sums.py:{n}")] == [4, 9, 15, 16]
+    assert repeated.over_world("sums.py:4")
+    assert not repeated.over_world("sums.py:9")

@@ -73,7 +73,6 @@ from .values import (
 
 BRINGS_TOGETHER = re.compile("reduce|gather|all_to_all|send|recv")
 GENERATORS = ("torch", "numpy", "random")  # that each process has from its start
-HITS = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)")  # as in "97 of 100"
 
 
 def trained(epoch):
@@ -884,11 +883,11 @@ def line_of_gather(calls):
     return line if calls_at(line, ("gather", "reduce")) else ""
 
 
-def shows(rank, epoch, count, but_not):
+def shows(rank, epoch, count, but_not=None):
     """Does the script print one number of samples, and not the other?"""
     for event in until_training(rank, epoch, Printed):
-        numbers = NUMBER.findall(event.text)
-        if str(count) in numbers and str(but_not) not in numbers:
+        numbers = [float(number) for number in NUMBER.findall(event.text)]
+        if count in numbers and but_not not in numbers:
             return True
     return False
 
@@ -1008,64 +1007,6 @@ def part_of_rank_0(run):
             )
 
 
-def whole_evaluation_added(run):
-    """Each rank evaluated the whole set, and the counts were added up."""
-    for team in run.teams:
-        found = []
-        alone = False  # is a count added up by itself, and not together with its divisor?
-        doubled = []  # sums of all ranks that the script prints
-        for epochs in run.meetings(team, evaluates):
-            sets = sets_of(epochs)
-            count = epochs[0].loaded
-            whole = of_one_set(epochs) and all(own == sets[0] for own in sets)
-            added = counts_added(team, epochs, count) if whole else []
-            if added:
-                found.append((epochs[0], count))
-                alone |= len(added) == 1
-                totals = [int(number) * len(team) for number in added if number > 9]
-                doubled += [total for total in totals if shows(team[0], epochs[0], total, None)]
-        over = [hits_over(team[0], epoch, count) for epoch, count in found]
-        over = [text for text in over if text]
-        if not over and not doubled and not alone:
-            continue
-        epoch, count = found[0]
-        totals = [*over, *doubled]
-        shown = f", to {totals[0]}" if totals else ""
-        which = "the same" if epoch.cut else "all"
-        yield Finding(
-            "evaluation-repeated",
-            epoch.began.at,
-            seen=f"Each rank evaluated {which} {count} samples, and the counts are added up{shown}",
-            fine="" if over else "the sum is divided by a count that was added up, too",
-            comes_from=epoch.began.made,
-        )
-
-
-def counts_added(team, epochs, count):
-    """Numbers of which one is a whole number up to `count`, equal on all ranks: perhaps its hits.
-
-    All numbers that were added up in this evaluation, or none.
-    """
-    rows = []
-    for rank, epoch in zip(team, epochs):
-        added = [call for call in reductions(rank, epoch) if call.sums]
-        rows.append([number for call in added for number in call.values])
-    for numbers in zip(*rows):
-        same = len(set(numbers)) == 1
-        if same and 1 < numbers[0] <= count and numbers[0] % 1 == 0:
-            return rows[0]
-    return []
-
-
-def hits_over(rank, epoch, count):
-    """The script shows "1064 of 1000": more hits than samples. -> that text, or an empty one."""
-    for event in until_training(rank, epoch, Printed):
-        for hits, of in HITS.findall(event.text):
-            if int(of) == count < int(hits):
-                return f"{hits} of {of}"
-    return ""
-
-
 def mean_of_means(run):
     """Ranks with unequal numbers of samples add up their means, and do not add up the numbers."""
     for team in run.teams:
@@ -1142,6 +1083,5 @@ JUDGES = [
     same_worker_seeds,
     padded_evaluation,
     part_of_evaluation,
-    whole_evaluation_added,
     mean_of_means,
 ]

@@ -672,10 +672,22 @@ FINDINGS = {
     ),
     "evaluation-repeated": Kind(
         "the loop over the data",
-        "Divide the test set among the ranks, or do not add the counts up.",
+        "Divide the test set among the ranks, or take the results of one rank only.",
         "Every sample is counted once per rank.",
         "docs/reference/corrections.md#testing-and-collectives",
-        changes=here("The loader that is made here gives every rank the whole test set."),
+        changes=(
+            Change(
+                "use_distributed_sampler",
+                "This argument tells the framework not to divide the data.",
+                "Remove use_distributed_sampler=False.",
+            ),
+            Change(
+                r"prepare\(",
+                "Accelerate prepares the training here, without the test loader.",
+                "Give the test loader to prepare(), too.",
+            ),
+            Change("", "The loader that is made here gives every rank the whole test set."),
+        ),
     ),
     "mean-of-means": Kind(
         "the loop over the data",

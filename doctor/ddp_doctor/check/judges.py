@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 from ..run.events import Failed, Unseen
-from . import data, files, printing, steps, waiting
+from . import data, files, printing, repeated, steps, waiting
 from .findings import FINDINGS
 
 JUDGES = [
     *waiting.JUDGES,
     *steps.JUDGES,
     *data.JUDGES,
+    *repeated.JUDGES,
     *printing.JUDGES,
     *files.JUDGES,
 ]
@@ -25,6 +26,7 @@ SUBJECTS = {
     "printing": "what is printed",
     "files": "files and ports",
 }
+BELONGS_TO = {"repeated": "data"}  # judges in a file of their own that have the same subject
 # The judges that use what a watcher says. A watcher that is not here is used by all of them.
 USED_BY = {
     "steps": ["steps", "data", "printing"],
@@ -52,6 +54,7 @@ def diagnose(run):
                 failed.setdefault(module, set()).add(f"{event.watcher}: {event.error}")
     for judge in JUDGES if len(run.ranks) > 1 else NEED_NO_RANKS:
         module = judge.__module__.rpartition(".")[2]
+        module = BELONGS_TO.get(module, module)
         try:
             for one in in_order(judge(run)):
                 if module in failed and not one.fine:

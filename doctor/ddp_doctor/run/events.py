@@ -135,7 +135,8 @@ class Collective(Event):
     decides: bool  # Lightning decides together, Accelerate sends random states: no result is sent
     of_training: bool  # called by Lightning for what the training has logged
     sums: bool  # it adds up, as all_reduce does by default
-    values: list[float]  # of a tensor with a few numbers, in an evaluation
+    values: list[float]  # of a tensor or an object with a few numbers, in an evaluation
+    given: int = 0  # rows of the tensor that this rank gives, or entries of its object
 
 
 @kind_of_event

@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from ..run.events import Collective, Destroyed, Joined, Joining
 from . import state, steps
-from .data import values_of_result
+from .data import FEW, values_of_result
 from .lines import (
     HERE,
     TORCH,
@@ -118,6 +118,7 @@ def note_collective(name, values):
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     groups = [value for value in values if isinstance(value, dist.ProcessGroup)]
     operations = [value for value in values if isinstance(value, dist.ReduceOp)]
+    given = object_given(name, values)
     about = {}
     for frame in reversed(frames):
         about |= words_around(frame)
@@ -140,9 +141,38 @@ def note_collective(name, values):
         decides=bool(callers & NO_RESULTS),
         of_training=is_of_training(codes),
         sums=all(op == dist.ReduceOp.SUM for op in operations),
-        values=values_of_result(tensors),
+        values=values_of_result(own_part(name, tensors), given),
+        given=rows_of(own_part(name, tensors)[0]) if tensors else rows_of(given),
     )
     write(event)
+
+
+GIVE_OBJECTS = {"all_gather_object": 1, "gather_object": 0}  # the place of a rank's own object
+
+
+def object_given(name, values):
+    place = GIVE_OBJECTS.get(name, len(values))
+    return values[place] if place < len(values) else None
+
+
+def own_part(name, tensors):
+    """all_gather_into_tensor(output, input) has two tensors, and the rank gives the last one."""
+    return tensors[-1:] if name == "all_gather_into_tensor" else tensors
+
+
+def rows_of(thing):
+    """How many results are in it? An object may have a few lists of them, as (guesses, labels)."""
+    if thing is None or isinstance(thing, str):
+        return 0
+    if isinstance(thing, torch.Tensor):
+        return len(thing) if thing.dim() else 1
+    if isinstance(thing, (dict, tuple)) and len(thing) <= FEW:
+        parts = thing.values() if isinstance(thing, dict) else thing
+        return max(map(rows_of, parts), default=0)
+    try:
+        return len(thing)
+    except TypeError:  # a number, also one of NumPy
+        return 1
 
 
 def is_of_training(codes):

@@ -309,11 +309,31 @@ def digest(dataset):
     return zlib.crc32(without_addresses.encode())
 
 
-def values_of_result(tensors):
-    """The numbers that a collective of an evaluation gets. On a GPU they are read later."""
-    if len(tensors) == 1 and tensors[0].numel() <= FEW and evaluates():
+def values_of_result(tensors, given=None):
+    """The numbers that a collective of an evaluation gets. On a GPU they are read later.
+
+    What the rank gives may also be an object with a few numbers.
+    """
+    if not evaluates():
+        return []
+    if len(tensors) == 1 and tensors[0].numel() <= FEW:
         return tensors[0].detach().double().flatten()
-    return []
+    numbers = numbers_in(given)
+    return numbers if len(numbers) <= FEW else []
+
+
+def numbers_in(thing):
+    """Those of `(right, total)`, `{"loss": 0.5}` and of a number. Other objects have none."""
+    if isinstance(thing, (int, float)):
+        return [float(thing)]
+    if isinstance(thing, torch.Tensor) and thing.numel() == 1 and thing.device.type == "cpu":
+        return [float(thing)]
+    parts = thing.values() if isinstance(thing, dict) else thing
+    numbers = []
+    if isinstance(thing, (dict, tuple, list)) and len(thing) <= FEW:
+        for part in parts:
+            numbers += numbers_in(part)
+    return numbers
 
 
 # ------------------------------------------------------------------ random numbers
