@@ -126,6 +126,11 @@ CHANGES = {  # by kind: the role and the line to change -> a term of what it is,
     ("same-data", "weighted", "WeightedRandomSampler(w, 8)"): ("sampler", "weights"),
     ("same-data", "own", "return iter(order)"): ("sampler", "order[rank"),
     ("split-differs", "order", "names = list(set(words))"): ("class", "Sort"),
+    ("buffers-differ", "averaged", "for p in net.parameters():"): ("buffers", "Average"),
+    ("buffers-differ", "made", "target = Net()"): ("made here", "once"),
+    ("buffers-differ", "second", "copy = deepcopy(net)"): ("copied", "after DDP"),
+    ("buffers-differ", "second", "if rank == 0:"): ("condition", "all ranks"),
+    ("buffers-differ", "second", "mean.lerp_(p, 0.1)"): ("changed here", "once"),
 }
 
 
@@ -140,6 +145,8 @@ def test_the_line_to_change_and_the_cure_are_said(key, role, code, tmp_path):
 
 CURES = {  # by kind and role, where no line to change is known -> a term of the cure
     ("same-data", "no_loader"): "seed",
+    ("buffers-differ", "second"): "once",
+    ("buffers-differ", ""): "before the evaluation",
     ("same-data", "stream"): "number of ranks",
     ("weights-differ", "late"): "state of the optimizer",
     ("weights-differ", "early"): "before DDP",

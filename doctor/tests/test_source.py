@@ -238,6 +238,82 @@ def test_the_line_with_the_part_of_a_rank(line):
     assert order.line_of_generator("self.noise", files) == line("manual_seed(5)")
 
 
+AVERAGES = {  # how weights are averaged -> the line that leaves the buffers out
+    """
+for p in model.parameters():
+    dist.all_reduce(p.data)
+""": 2,
+    """
+def mean(tensor):
+    dist.all_reduce(tensor)
+weights = list(model.parameters())
+for p in weights:
+    mean(p.data)
+""": 5,
+    """
+flat = parameters_to_vector(model.parameters())
+dist.all_reduce(flat)
+vector_to_parameters(flat / world, model.parameters())
+""": 2,
+    """
+for p in model.parameters():
+    dist.all_reduce(p.grad)
+""": 0,
+    """
+for p in chain(model.parameters(), model.buffers()):
+    dist.all_reduce(p)
+""": 0,
+    """
+optimizer = SGD(model.parameters())
+for x in data:
+    dist.all_reduce(loss)
+""": 0,
+}
+
+
+@pytest.mark.parametrize("text", AVERAGES)
+def test_an_average_that_leaves_the_buffers_out(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+    source.tree_of.cache_clear()
+    number = AVERAGES[text]
+    found = changed.average_without_buffers({"train.py"})
+    assert found == (f"train.py:{number}" if number else "")
+
+
+FURTHER = {  # a second model -> the line that makes it with random weights
+    """
+target = nn.Sequential(nn.Linear(8, 8)).eval()
+goal = target(x)
+""": 2,
+    """
+target = Net()
+target.load_state_dict(torch.load("target.pt"))
+goal = target(x)
+""": 0,
+    """
+target = deepcopy(model)
+goal = target(x)
+""": 0,
+    """
+target = Net()
+student = DDP(Net())
+loss_of = nn.MSELoss()
+loss = loss_of(student(x), target(x))
+""": 2,
+}
+
+
+@pytest.mark.parametrize("text", FURTHER)
+def test_the_line_that_makes_a_second_model(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+    source.tree_of.cache_clear()
+    last = f"train.py:{len(text.splitlines())}"
+    found = values.further_model_made(last)
+    assert found == (f"train.py:{FURTHER[text]}" if FURTHER[text] else "")
+
+
 def test_the_line_that_changes_weights_or_gradients(line):
     files = {"trainer.py"}
     assert changed.changed_by_name(["net.codebook"], files) == line("copy_(means)")

@@ -17,6 +17,7 @@ from .values import (
     is_name,
     is_text,
     made,
+    parts_of,
     targets_of,
 )
 
@@ -204,6 +205,42 @@ def averaged_apart(files):
                 line = f"{file}:{node.body[0].lineno}"
                 lines.add(condition_around(line) or line)
     return the_only(lines)
+
+
+AVERAGES = ("all_reduce", "all_gather", "reduce")
+PARAMETERS = ("parameters", "named_parameters")
+
+
+def average_without_buffers(files):
+    """The only average over the ranks of all parameters of a model that leaves out its buffers.
+
+    It is a loop over them, or a vector of them. An average of gradients is something else.
+    """
+    reducing = {*AVERAGES}
+    for file in files:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, FUNCTIONS) and calls_one_of(AVERAGES, node):
+                reducing.add(node.name)
+    lines = set()
+    for file in sorted(files):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.For) and calls_one_of(reducing, *node.body):
+                taken = [*parts_of(Value(file, node.lineno, node.iter))]
+            elif is_call(node) and called(node) == "parameters_to_vector":
+                inside = function_around(file, node.lineno)
+                taken = [node] if calls_one_of(reducing, inside) else []
+                taken += node.args
+            else:
+                continue
+            texts = "".join(map(ast.unparse, [node, *taken]))
+            if calls_one_of(PARAMETERS, *taken) and not re.search(r"buffers\(|\bgrad", texts):
+                lines.add(f"{file}:{node.lineno}")
+    return the_only(lines)
+
+
+def calls_one_of(names, *nodes):
+    inner = [one for node in nodes for one in ast.walk(node)]
+    return any(is_call(one) and called(one) in names for one in inner)
 
 
 def is_average(loop):

@@ -702,7 +702,8 @@ FINDINGS = {
     "buffers-differ": Kind(
         "the model that computes",
         "Broadcast weights and buffers from rank 0 before the evaluation.",
-        "Each rank evaluates a model of its own, and only one of them is saved.",
+        "Results of different models do not belong together, and a checkpoint has the model of one"
+        " rank only.",
         "docs/reference/corrections.md#gradients-and-weights",
         "exercises/16_batchnorm_of_rank/task.py",
         changes=(
@@ -712,6 +713,11 @@ FINDINGS = {
                 "Remove broadcast_buffers=False, or broadcast the buffers before the evaluation.",
             ),
             Change(
+                "^averaged:",
+                "The ranks average the weights here, and leave out the buffers.",
+                "Average the buffers as well, or broadcast them from rank 0 after the average.",
+            ),
+            Change(
                 "deepcopy|AveragedModel",
                 "The model is copied here before DDP makes the weights equal.",
                 "Copy the model after DDP has wrapped it.",
@@ -719,7 +725,19 @@ FINDINGS = {
             Change(
                 CONDITION,
                 "Only some ranks change weights or buffers by this condition.",
-                "Change them on all ranks, or broadcast them from rank 0 before the evaluation.",
+                "Change them on all ranks, or broadcast them from rank 0 after each change.",
+            ),
+            Change(
+                "^made:",
+                "This model is made here, and each rank gives it other random weights.",
+                "Broadcast its weights from rank 0 once, after this line, or make it with the same"
+                " seed on all ranks.",
+            ),
+            Change(
+                "^second:",
+                "This model is changed here, in another way on each rank.",
+                "Broadcast its weights from rank 0 once, after it is made, and change it in the"
+                " same way on all ranks.",
             ),
             Change(
                 "^own:",

@@ -15,6 +15,7 @@ from ..run.events import (
     Raised,
     Restored,
     Scheduled,
+    Seeded,
     Totals,
     Untrained,
     Wrapped,
@@ -22,6 +23,7 @@ from ..run.events import (
 from ..run.facts import facts
 from ..run.words import per_rank, short
 from .changed import (
+    average_without_buffers,
     averaged_apart,
     changed_by_name,
     changed_gradient,
@@ -51,6 +53,8 @@ from .values import (
     calls_of,
     condition_made,
     function_around,
+    further_model_made,
+    is_above,
     is_name,
     length_assigned,
     line_made,
@@ -851,19 +855,29 @@ def evaluated_models(run, team):
         orders = {evaluation.orders for evaluation in met}
         by_hand = met[0].orders == () and not met[0].reading
         certain = joint and most and (len(orders) > 1 or by_hand)
+        what = "buffers" if models[0].trained else "buffers or weights"
+        role, origin = line_of_buffers(run) if models[0].trained else line_of_copy(run, models[0])
         yield Finding(
             "buffers-differ",
             models[0].at,
-            seen=f"The ranks added results of different buffers or weights ({short(differ, 2)})",
+            # Of a trained model only the buffers were compared.
+            seen=f"The ranks added results of different {what} ({short(differ, 2)})",
             fine="" if certain else "one rank's result is used, or each has its own model",
-            comes_from=line_of_buffers(run) if models[0].trained else line_of_copy(run),
+            comes_from=origin,
+            role=role,
         )
 
 
 def line_of_buffers(run):
-    """The only call of DDP, if it is told not to send buffers."""
-    unsent = {event.at for event in run.all(Wrapped) if not event.buffers}
-    return unsent.pop() if len(unsent) == len(lines_of_ddp(run)) == 1 else ""
+    """-> a role, and the only call of DDP, if it is told not to send buffers.
+
+    Without DDP it is the average of the weights that leaves the buffers out.
+    """
+    wrapped = run.all(Wrapped)
+    if not wrapped:
+        return "averaged", average_without_buffers(files_of(run))
+    unsent = {event.at for event in wrapped if not event.buffers}
+    return "", unsent.pop() if len(unsent) == len(lines_of_ddp(run)) == 1 else ""
 
 
 def further_models(run, team):
@@ -873,25 +887,68 @@ def further_models(run, team):
         others.append([one for one in rank.all(Computes) if not one.trained and not one.first])
     for models in paired(run, others):
         if differing_names(models) and len({model.at for model in models}) == 1:
+            role, origin = line_of_copy(run, models[0])
             yield Finding(
                 "buffers-differ",
                 models[0].at,
                 seen="A second model is used, and its weights differ between the ranks",
                 fine="each rank is meant to have its own",
-                comes_from=line_of_copy(run),
+                comes_from=origin,
+                role=role,
             )
 
 
-def line_of_copy(run):
-    """What changes the further model on some ranks, or copies it before DDP sends the weights."""
-    changed = guarded_change(files_of(run)) or averaged_apart(files_of(run))
+def line_of_copy(run, model):
+    """-> a role, and the line by which this further model differs between the ranks.
+
+    A condition changes it on some ranks, it is copied before DDP sends the weights, each rank has
+    made it with random weights of its own, or an average changes it.
+    """
+    files = files_of(run)
+    averaged = averaged_apart(files)
+    guarded = guarded_change(files) or (guard_of([averaged]) if averaged else "")
+    if guarded:
+        return "second", guarded
+    copied = only_call(("deepcopy", "AveragedModel"), files)
+    if copied and is_before_ddp(run, copied) and draws_apart(run, copied, model) is not False:
+        return "second", copied
+    made_in = "" if copied else further_model_made(model.at)
+    if made_in and draws_apart(run, made_in, model):
+        return "made", made_in
+    return "second", averaged
+
+
+def is_before_ddp(run, line):
+    """Is this line in the function that has the only call of DDP, and above that call?"""
     wrapped = lines_of_ddp(run)
-    copied = only_call(("deepcopy", "AveragedModel"), files_of(run))
-    if not copied or len(wrapped) != 1:
-        return changed
+    if len(wrapped) != 1:
+        return False
     file, number = parted(wrapped.pop())
-    same = function_around(file, number) is function_around(*parted(copied))
-    return copied if same and parted(copied)[1] < number else changed
+    same = function_around(file, number) is function_around(*parted(line))
+    return same and parted(line)[1] < number
+
+
+def draws_apart(run, line, model):
+    """Do the ranks draw different weights in this line? None: their seeds do not tell it.
+
+    The last seed above the line counts, in its function or in one that leads to it. Without any
+    seed every process draws its own numbers.
+    """
+    rows = []  # of each rank: the seeds of PyTorch before the model computes
+    for rank in run.ranks:
+        first = next((one for one in rank.all(Computes) if one.at == model.at), None)
+        until = first.when.time if first else math.inf
+        events = [event for event in rank.all(Seeded) if event.when.time < until]
+        rows.append([event for event in events if event.generator == "torch"])
+    if not any(rows):
+        return True
+    last = None
+    for events in zip(*rows):
+        if any(is_above(one, line) for one in (events[0].at, *events[0].called_from)):
+            last = events
+    if last is None or len(set(map(len, rows))) > 1:
+        return None
+    return len({event.seed for event in last}) > 1
 
 
 def differing_names(models):

@@ -25,6 +25,8 @@ from .source import (
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NAMES = (ast.Name, ast.Attribute)
 WORLD = re.compile(r"world|num_processes|num_replicas|n_?gpus?\b|ngpus|device_count|n_ranks", re.I)
+# What gives no model with weights of its own.
+NO_NEW_MODEL = re.compile(r"copy|AveragedModel|load|from_pretrained|Loss|DDP|Distributed|prepare")
 LOSS_FUNCTIONS = ("training_step", "compute_loss")  # of Lightning, and of the Trainer
 UNCHANGED = ("scale", "float", "mean", "sum", "to", "squeeze")  # methods: the loss is before them
 
@@ -703,6 +705,43 @@ def model_made(line):
     first = made_first(value)
     is_call = first is not None and isinstance(first.node, ast.Call)
     return first.line if is_call else ""
+
+
+def further_model_made(line):
+    """The only line that constructs a model which this line calls, other than that of DDP.
+
+    An empty text if the model is copied, or if weights are loaded into it.
+    """
+    file, number = parted(line)
+    lines = set()
+    for call in calls_at(line):
+        first = made_first(Value(file, number, call.func)) if is_name(call.func) else None
+        if first is None or not isinstance(first.node, ast.Call):
+            continue
+        text = ast.unparse(first.node)
+        loaded = f"{ast.unparse(call.func)}.load_state_dict("
+        if NO_NEW_MODEL.search(text) is None:
+            if any(loaded in ast.unparse(one) for one in calls_named("load_state_dict", file)):
+                return ""
+            lines.add(first.line)
+    return the_only(lines)
+
+
+def calls_named(name, file):
+    return [call for _, call in calls_of((name,), {file})]
+
+
+def is_above(seeding, line, depth=5):
+    """Does one line stand above another one in its function, or above a call that leads there?"""
+    file, number = parted(line)
+    scope = function_around(file, number)
+    if parted(seeding)[0] == file and function_around(*parted(seeding)) is scope:
+        return parted(seeding)[1] < number
+    name = getattr(scope, "name", "")
+    if name == "__init__":
+        name = getattr(class_around(file, number), "name", name)
+    leading = only_call((name,), {file})
+    return depth > 0 and leading != "" and is_above(seeding, leading, depth - 1)
 
 
 def rate_of(line):
