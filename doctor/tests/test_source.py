@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from ddp_doctor.check import changed, files, order, repeated, source, values
+from ddp_doctor.check import changed, data, files, order, repeated, source, values
 
 SCRIPT = """
 def main():
@@ -236,6 +236,11 @@ def test_the_line_with_the_part_of_a_rank(line):
     assert order.unordered(files) == line("enumerate(seen)")
     assert order.makes_noise("self.noise", files)
     assert order.line_of_generator("self.noise", files) == line("manual_seed(5)")
+
+
+def test_samples_that_are_drawn_with_replacement():
+    assert data.is_drawn_again([SimpleNamespace(indices=[3, 3, 5, 3])])
+    assert not data.is_drawn_again([SimpleNamespace(indices=[3, 4, 5, 6])])
 
 
 AVERAGES = {  # how weights are averaged -> the line that leaves the buffers out

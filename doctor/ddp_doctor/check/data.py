@@ -437,7 +437,7 @@ def never_read(run):
         part = part_in_class(began.order_by) if began.order_by else ""
         read = set.union(*sets_of(epochs))
         known = part and began.samples and of_one_set(epochs) and not is_repeated(epochs)
-        if known and len(read) < 0.9 * began.samples:
+        if known and not is_drawn_again(epochs) and len(read) < 0.9 * began.samples:
             yield Finding(
                 "samples-missing",
                 began.at,
@@ -446,6 +446,11 @@ def never_read(run):
                 comes_from=part,
                 explained_by=("same-data", "split-differs"),
             )
+
+
+def is_drawn_again(epochs):
+    """Drawn with replacement: a weighted sampler takes samples twice on purpose."""
+    return any(len(epoch.indices) > 1.1 * len(set(epoch.indices)) for epoch in epochs)
 
 
 def line_of_parts(run, epochs, by_subset):
@@ -561,16 +566,12 @@ def line_of_part(run, epochs):
 def seen_twice(run, team, epochs):
     """More samples than the samplers repeat to fill up the last batches."""
     counts = Counter()
-    replaced = False
-    for epoch in epochs:
-        samples = set(epoch.indices)
+    for samples in sets_of(epochs):
         counts.update(samples)
-        # Drawn with replacement: a weighted sampler takes samples twice on purpose.
-        replaced |= len(epoch.indices) > 1.1 * len(samples)
     twice = [index for index, count in counts.items() if count > 1]
     # Samplers fill up the last batch of each rank with samples that were there before.
     filled_up = len(team) * (len(epochs[0].batches[0].indices) + 1)
-    comparable = of_one_set(epochs) and not replaced and not is_repeated(epochs)
+    comparable = of_one_set(epochs) and not is_drawn_again(epochs) and not is_repeated(epochs)
     if comparable and len(twice) > filled_up:
         seed = seed_by_rank(epochs[0].began.order_by)
         yield Finding(
