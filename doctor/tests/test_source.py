@@ -238,6 +238,24 @@ def test_the_line_with_the_part_of_a_rank(line):
     assert order.line_of_generator("self.noise", files) == line("manual_seed(5)")
 
 
+NOISES = {  # draws of a generator -> are they noise?
+    "x + rng.normal(size=8), rng.integers(0, 4)": True,
+    "x + rng.normal(size=8), rng.choice([0, 1])": True,
+    "x + rng.normal(size=8), rng.integers(len(x))": False,
+    "x + rng.normal(size=8), rng.permutation(8)": False,
+    "x + rng.normal(size=8), rng.integers(0, 99, 8)[rank::world]": False,
+    "rng.integers(0, 4)": False,
+}
+
+
+@pytest.mark.parametrize("text", NOISES)
+def test_a_generator_that_makes_noise_or_chooses_samples(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+    source.tree_of.cache_clear()
+    assert order.makes_noise("self.rng", {"train.py"}) == NOISES[text]
+
+
 def test_samples_that_are_drawn_with_replacement():
     assert data.is_drawn_again([SimpleNamespace(indices=[3, 3, 5, 3])])
     assert not data.is_drawn_again([SimpleNamespace(indices=[3, 4, 5, 6])])

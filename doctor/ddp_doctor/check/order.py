@@ -315,6 +315,7 @@ NOISE = re.compile(r"(randn?|normal|uniform|bernoulli|exponential|gauss)(_like|_
 
 
 CHOOSES = re.compile(r"randint|randperm|choices?|permut\w+|shuffle|sample|multinomial|integers")
+NUMBERS = ("randint", "integers", "choice", "choices")  # may also be the place of a crop
 
 
 def makes_noise(name, files):
@@ -325,9 +326,21 @@ def makes_noise(name, files):
         for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Call) and last in names_of_generator(node):
                 makes |= NOISE.fullmatch(called(node)) is not None
-                if CHOOSES.fullmatch(called(node)):
+                if CHOOSES.fullmatch(called(node)) and chooses_samples(file, node):
                     return False
     return makes
+
+
+def chooses_samples(file, call):
+    """A draw of an order, or of numbers below a len(), or one of which a rank takes its part."""
+    inner = [*ast.walk(call)]
+    if called(call) not in NUMBERS or any(is_call_of(node, "len") for node in inner):
+        return True
+    return any(map(takes_part, ast.walk(function_around(file, call.lineno))))
+
+
+def is_call_of(node, name):
+    return isinstance(node, ast.Call) and called(node) == name
 
 
 def names_of_generator(call):
