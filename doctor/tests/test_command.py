@@ -126,6 +126,7 @@ CHANGES = {  # by kind: the role and the line to change -> a term of what it is,
     ("same-data", "weighted", "WeightedRandomSampler(w, 8)"): ("sampler", "weights"),
     ("same-data", "own", "return iter(order)"): ("sampler", "order[rank"),
     ("split-differs", "order", "names = list(set(words))"): ("class", "Sort"),
+    ("same-data", "seed", "torch.manual_seed(3)"): ("same seed", "environment"),
     ("buffers-differ", "averaged", "for p in net.parameters():"): ("buffers", "Average"),
     ("buffers-differ", "made", "target = Net()"): ("made here", "once"),
     ("buffers-differ", "second", "copy = deepcopy(net)"): ("copied", "after DDP"),
@@ -144,7 +145,7 @@ def test_the_line_to_change_and_the_cure_are_said(key, role, code, tmp_path):
 
 
 CURES = {  # by kind and role, where no line to change is known -> a term of the cure
-    ("same-data", "no_loader"): "seed",
+    ("same-data", "no_loader"): "environments",
     ("buffers-differ", "second"): "once",
     ("buffers-differ", ""): "before the evaluation",
     ("same-data", "stream"): "number of ranks",
@@ -168,6 +169,8 @@ def test_a_finding_says_which_other_one_may_be_its_cause(capsys):
     assert "[file-race]" in capsys.readouterr().out
     report.show_finding(found, {"split-differs"})
     assert "[file-race]" not in capsys.readouterr().out
+    found = Finding("same-data", "train.py:9", "It is seen", may_follow=("same-random-numbers",))
+    assert report.causes_of(found, {"same-random-numbers"}) == ["same-random-numbers"]
 
 
 def test_a_zip_file_is_refused(user):

@@ -238,6 +238,71 @@ def test_the_line_with_the_part_of_a_rank(line):
     assert order.line_of_generator("self.noise", files) == line("manual_seed(5)")
 
 
+DRAWN = {  # a script -> which line has the seed, and which common generators draw
+    """
+rng = np.random.default_rng(3)
+for step in range(9):
+    model(torch.as_tensor(rng.normal(size=8)))
+""": (2, set()),
+    """
+def collect(env):
+    return env.step(Categorical(logits=policy(env.state)).sample())
+env = Env()
+for step in range(9):
+    batch = collect(env)
+    for rows in torch.randperm(64).split(8):
+        model(batch[rows])
+""": (0, {"torch"}),
+    """
+env = gymnasium.make("CartPole-v1")
+seen, _ = env.reset(seed=args.seed)
+for step in range(9):
+    seen = env.step(Categorical(logits=policy(seen)).sample())
+    model(seen)
+""": (3, {"torch"}),
+    """
+class Env:
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+    def observe(self):
+        return self.rng.gauss(0, 1)
+env = Env(args.seed)
+for step in range(9):
+    model(env.observe())
+""": (7, set()),
+    """
+rng = np.random.default_rng(seed + rank)
+for step in range(9):
+    model(torch.randn(8) + rng.normal())
+""": (0, {"torch"}),
+    """
+for order in torch.randperm(64).split(8):
+    model(data[order] + torch.randn(8))
+""": (0, set()),
+    """
+x = torch.randn(64, generator=torch.Generator().manual_seed(0))
+for rows in x.split(8):
+    model(rows)
+""": (0, set()),
+    """
+for step in range(9):
+    x = numpy.random.randint(0, 9, size=8)
+    model(x)
+""": (0, {"numpy"}),
+}
+
+
+@pytest.mark.parametrize("text", DRAWN)
+def test_the_seed_of_data_that_the_script_draws(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+    source.tree_of.cache_clear()
+    numbers = [n for n, code in enumerate(text.splitlines(), 1) if "model(" in code]
+    number, common = DRAWN[text]
+    seed = f"train.py:{number}" if number else ""
+    assert order.draws_in_loop([f"train.py:{numbers[-1]}"], {"train.py"}) == (seed, common)
+
+
 NOISES = {  # draws of a generator -> are they noise?
     "x + rng.normal(size=8), rng.integers(0, 4)": True,
     "x + rng.normal(size=8), rng.choice([0, 1])": True,

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from dataclasses import replace
 
 from ..run.digits import NUMBER
 from ..run.events import (
@@ -24,6 +25,7 @@ from .order import (
     data_of_loader,
     divides_by_rank,
     drawn_in,
+    draws_in_loop,
     giving_line,
     line_of_generator,
     line_of_statistic,
@@ -35,6 +37,7 @@ from .order import (
     running_statistic,
     seed_by_rank,
     seed_in_class,
+    seed_of_generator,
     shuffled,
     subset_made,
     unordered,
@@ -249,22 +252,50 @@ def same_inputs(run):
         same = [inputs for inputs in met if len(set(inputs)) == 1 and inputs[0] != -1]
         # One or two equal inputs may be a test of the shapes.
         if len(team) > 1 and len(met) > 2 and len(same) == len(met):
-            yield Finding(
+            found = Finding(
                 "same-data",
                 first_forward(team[0]),
                 seen=f"In all {len(met)} steps whose inputs were compared, every rank got the same",
                 fine="the data are only placeholders",
                 comes_from=loop_of_stream(stream_of_training(run)),
-                role=role_of_source(team),
             )
+            yield with_source(run, team, found)
         if not met and len(team) > 1 and trains_together(run):
-            yield from same_losses(team)
+            yield from same_losses(run, team)
 
 
-def role_of_source(team):
-    """A loader whose samples have no indices reads a stream. Without a loader the script draws."""
-    reads = any(epoch.trained for rank in team for epoch in rank.epochs)
-    return "stream" if reads else "no_loader"
+def with_source(run, team, found):
+    """A loader whose samples have no indices reads a stream. Without a loader the script draws.
+
+    With one seed for all ranks it draws the same on each of them. That is one mistake, although the
+    equal random numbers are a finding as well.
+    """
+    if any(epoch.trained for rank in team for epoch in rank.epochs):
+        return replace(found, role="stream")
+    found = replace(
+        found,
+        fine=f"{found.fine}, or all ranks are meant to draw the same",
+        role="no_loader",
+    )
+    own, common = draws_in_loop(lines_of_loop(team[0]), files_of(run))
+    alike = []
+    for name, other in drawn_alike(run):
+        if name in common or (own and other.comes_from == own):
+            alike.append(other)
+    if own or alike:
+        line = own or alike[0].comes_from
+        found = replace(found, comes_from=line, role="seed" if line else found.role)
+    if alike:
+        found = replace(found, may_follow=(alike[0].key,))
+    return found
+
+
+def lines_of_loop(rank):
+    """The first forward pass and what calls it, or else the first step."""
+    for work in rank.steps:
+        if work.forwards:
+            return [work.forwards[0].at, *work.forwards[0].called_from]
+    return [rank.steps[0].step.at]
 
 
 def stream_of_training(run):
@@ -286,23 +317,20 @@ def loop_of_stream(line):
 
 def first_forward(rank):
     """The line of the first forward pass. With a closure it comes after the first step() began."""
-    for work in rank.steps:
-        if work.forwards:
-            return work.forwards[0].at
-    return rank.steps[0].step.at
+    return lines_of_loop(rank)[0]
 
 
-def same_losses(team):
+def same_losses(run, team):
     rows = list(zip(*(losses_of(rank) for rank in team)))
     rows = [losses for losses in rows if losses[0] and None not in losses[0]]
     if len(rows) > 2 and all(len(set(losses)) == 1 for losses in rows):
-        yield Finding(
+        found = Finding(
             "same-data",
             team[0].steps[0].step.at,
             seen=f"In all {len(rows)} steps whose losses were compared, every rank had the same",
             fine="the data are only placeholders, or the ranks compute parts of one model",
-            role=role_of_source(team),
         )
+        yield with_source(run, team, found)
 
 
 def different_split(run):
@@ -663,7 +691,15 @@ def line_of_seed(run):
 
 
 def same_random_numbers(run):
-    """Between two steps all ranks' generators went from one common state to another."""
+    for _, found in drawn_alike(run):
+        yield found
+
+
+def drawn_alike(run):
+    """-> generators that went from one common state of all ranks to another between two steps.
+
+    Each has its name and its finding.
+    """
     for optimizer in run.optimizers:
         rows = [row for row in optimizer.rows if row.steps[0].random]
         pairs = []
@@ -684,15 +720,17 @@ def same_random_numbers(run):
                     continue
                 seen = f"In {len(drew)} of {len(pairs)} steps whose random numbers were compared,"
                 seen += " all ranks drew the same numbers"
-                yield Finding(
+                found = Finding(
                     "same-random-numbers",
                     at=work.forwards[0].at if work.forwards else work.step.at,
                     seen=f"{seen} ({name}), as for dropout or noise",
                     fine="equal random numbers are meant",
-                    comes_from=line_of_generator(name, files_of(run))
+                    comes_from=seed_of_generator(name, files_of(run))
+                    or line_of_generator(name, files_of(run))
                     if name in own
                     else seed_of(run, name, work.step),
                 )
+                yield name, found
 
 
 def drew_alike(pair, name):

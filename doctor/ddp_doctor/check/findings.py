@@ -14,6 +14,7 @@ class Finding:
     comes_from: str = ""  # the line to change, if that is known
     role: str = ""  # a word for that line, if its code does not tell what it is
     explained_by: tuple[str, ...] = ()  # keys: with one of these findings this one is left out
+    may_follow: tuple[str, ...] = ()  # keys: such findings may be its cause, as those of its kind
 
     @property
     def severity(self):
@@ -508,8 +509,14 @@ FINDINGS = {
             Change(
                 "^no_loader:",
                 "Every rank takes the same samples here.",
-                "Draw different samples on each rank: add the rank to the seed of the draw, or take"
-                " a slice of the samples by the rank.",
+                "Draw different samples on each rank: add the rank to the seed of the draw and of"
+                " the environments, or take a slice of the samples by the rank.",
+            ),
+            Change(
+                "^seed:",
+                "All ranks get the same seed here, and so they draw the same data.",
+                "Draw different data on each rank: seed with seed + rank, after the model is made."
+                " Each generator and each environment that gives data needs such a seed.",
             ),
             Change(
                 "^weighted:",
@@ -612,7 +619,7 @@ FINDINGS = {
     "same-random-numbers": Kind(
         "the forward pass, or the step",
         "Seed with seed + rank after the model is made.",
-        "Ranks that draw the same numbers augment their samples alike.",
+        "Ranks that draw the same numbers augment their samples alike, or draw the same samples.",
         "docs/reference/corrections.md#data-and-random-numbers",
         "exercises/07_same_augmentation/task.py",
         changes=here("All ranks get the same seed here."),

@@ -24,6 +24,7 @@ from .values import (
     functions_named,
     is_name,
     is_number_of_ranks,
+    is_parameter,
     made,
     made_first,
     parts_of,
@@ -536,6 +537,83 @@ def draws(call):
     by_module = receiver in ("torch", "random", "np.random", "numpy.random")
     is_random = NOISE.fullmatch(called(call)) or CHOOSES.fullmatch(called(call))
     return by_module and bool(is_random) and argument(call, None, "generator") is None
+
+
+MODULES = {"torch": "torch", "random": "random", "np": "numpy", "numpy": "numpy"}
+
+
+def draws_in_loop(lines, files):
+    """-> the seed of the script's generator that draws in the loop, and which common ones do so.
+
+    The loop is the outermost one around these lines, with the functions of these files that it
+    calls. The seed is the only line that gives one to such a generator of the script or to an
+    environment. It is an empty text if it stands in the loop. Nothing is told if the script may
+    only draw an order of stored samples, and noise: another seed would not divide these.
+    """
+    calls = calls_in_loop(lines, files)
+    seeds = set()
+    common = set()
+    acts = False  # in an environment, or it draws from a distribution
+    for _, call in calls:
+        is_random = NOISE.fullmatch(called(call)) or called(call) in (*NUMBERS, "multinomial")
+        is_sample = called(call) in ("sample", "rsample") and not defined(called(call), files)
+        acts |= is_sample or called(call) == "reset"
+        if is_random and draws(call):
+            common.add(MODULES[ast.unparse(call.func).partition(".")[0]])
+        elif is_random or is_sample:
+            names = {*names_of_generator(call)} - {None, *MODULES}
+            own = {seed_of_generator(name, files) for name in names} - {""}
+            seeds |= own
+            if not own and (is_sample or called(call).endswith("_")):
+                common.add("torch")  # `Normal(mean, 1).sample()`, `noise.normal_()`
+    for file, call in calls_of(("reset",), files):  # of an environment
+        given = argument(call, None, "seed")
+        if given is not None:
+            seeds |= {place_of_seed(Value(file, given.lineno, given))} - {""}
+    if not acts and any(called(call) in SHUFFLES for _, call in calls):
+        return "", set()
+    inside = {f"{file}:{call.lineno}" for file, call in calls}
+    seed = the_only(seeds)
+    return ("" if seed in inside else seed), common
+
+
+def calls_in_loop(lines, files):
+    """-> [(file, call)] in the outermost loops around these lines, and in what they call."""
+    pending = [(parted(line)[0], loop) for line in lines for loop in loops_around(line)[:1]]
+    found = []
+    known = set()
+    while pending:
+        file, scope = pending.pop()
+        for call in ast.walk(scope):
+            if not isinstance(call, ast.Call):
+                continue
+            found.append((file, call))
+            if called(call) not in known:
+                known.add(called(call))
+                pending += defined(called(call), files)
+    return found
+
+
+def defined(name, files):
+    """-> [(file, function)] of this name."""
+    return [(file, function) for file in sorted(files) for function in functions_named(file, name)]
+
+
+def seed_of_generator(name, files):
+    """The line that gives this generator of the script its seed: it may stand in a caller."""
+    line = line_of_generator(name, files)
+    for call in calls_at(line, SEEDING) if line else ():
+        if call.args:
+            return place_of_seed(Value(*parted(line), call.args[0]))
+    return ""
+
+
+def place_of_seed(value):
+    """The line with this seed, or that of the caller which gives it, if the rank is not in it."""
+    if line_that_adds_rank(value):
+        return ""
+    given = made(value) if is_name(value.node) and is_parameter(value) else value
+    return given.line if given is not None else ""
 
 
 def shuffled(files):

@@ -78,7 +78,8 @@ def do_of(finding):
 
 
 def causes_of(finding, keys):
-    return [key for key in FINDINGS[finding.key].may_follow if key in keys]
+    causes = (*FINDINGS[finding.key].may_follow, *finding.may_follow)
+    return [key for key in causes if key in keys]
 
 
 def print_list(title, texts):
