@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 from ..run.events import (
+    Backward,
     Bypassed,
     Clipped,
     Computes,
@@ -148,10 +149,10 @@ def cause(run, row):
     averaged = [event.averages for event in work.backwards]
     if not work.forwards and not any(averaged):
         at = work.backwards[-1].at if work.backwards else row.at
-        return "not-through-ddp", at, NOT_CALLED, line_around_ddp(run)
+        return "not-through-ddp", at, NOT_CALLED, line_around_ddp(row)
     if averaged and not averaged[-1]:
         if not work.backwards[-1].models:
-            return "not-through-ddp", work.backwards[-1].at, NOT_CALLED, line_around_ddp(run)
+            return "not-through-ddp", work.backwards[-1].at, NOT_CALLED, line_around_ddp(row)
         words = f". {sum(averaged)} of the {len(averaged)} backward passes averaged them, but not"
         words += " the last one"
         if not any(averaged):
@@ -164,7 +165,7 @@ def cause(run, row):
     passes = passes_before(row.ranks[0], work)
     through = [went_through_ddp(work.parameters, number, passes) for number in differing]
     if work.backwards and not any(through):
-        return "not-through-ddp", work.backwards[-1].at, NOT_CALLED, line_around_ddp(run)
+        return "not-through-ddp", work.backwards[-1].at, NOT_CALLED, line_around_ddp(row)
     in_ddp = work.parameters.in_ddp
     lacking = [number for number in differing if not in_ddp[number]]
     if lacking:
@@ -177,10 +178,19 @@ def cause(run, row):
 NOT_CALLED = ". DDP's forward() was not called before this backward()"
 
 
-def line_around_ddp(run):
-    """The line that calls a model which DDP wraps, and not DDP."""
-    bypassed = run.all(Bypassed)
-    return bypassed[0].at if bypassed else ""
+def line_around_ddp(row):
+    """The line that calls a model which DDP wraps, and not DDP.
+
+    It is a model of the parameters that differ, and a pass between two of their steps follows.
+    """
+    work, rank = row.works[0], row.ranks[0]
+    models = {work.parameters.models[number] for number in row.differing("gradients")}
+    after = {event.when.passes: event.at for event in rank.all(Backward)}
+    places = {event.at for event in passes_before(rank, work)}
+    for event in rank.all(Bypassed):
+        if event.model in models and after.get(event.when.passes) in places:
+            return event.at
+    return ""
 
 
 def passes_before(rank, work):

@@ -203,6 +203,7 @@ class Bypassed(Event):
     """A model that DDP has wrapped is trained by a call that does not go through DDP."""
 
     at: str
+    model: int  # its number, see Parameters
 
 
 @kind_of_event

@@ -2,9 +2,9 @@
 
 From eval(), or from the first batch that is read without gradients, until the next backward pass
 each model that computes is noted once. After the third backward pass the same is done until the
-fourth one: a teacher or an average of the weights may compute next to the trained model. A training
-step may have two backward passes, so a call that does not go through DDP is looked for until the
-fifth one.
+fourth one: a teacher or an average of the weights may compute next to the trained model.
+A training step may have several backward passes, so a call that does not go through DDP is looked
+for from the beginning until the fifth one.
 """
 
 import weakref
@@ -32,7 +32,7 @@ class Looking:
         self.evaluates = False  # has this evaluation its model yet?
         self.compiled = False
         self.wrapped = weakref.WeakSet()  # models in DDP, and their parts
-        self.bypassed = False
+        self.bypassed = set()  # numbers of the models that are noted since the last pass
         self.only_bypassed = False  # is nothing but note_bypass() asked for?
 
 
@@ -52,6 +52,7 @@ def install():
 def note_compile(*args, **kwargs):
     """A hook on all modules would make torch.compile() compile them again."""
     LOOKING.compiled = True
+    stop_looking()
 
 
 def note_batch(*args):
@@ -64,21 +65,25 @@ def note_evaluation(*args):
         return
     LOOKING.began = TRAINING.phase
     LOOKING.evaluates = False
-    LOOKING.only_bypassed = False
     if PROCESS.passes:  # otherwise nothing is trained yet
+        LOOKING.only_bypassed = False
         look()
 
 
 def note_pass(*args, **kwargs):
     """Training goes on."""
+    stop_looking()
+    LOOKING.known = set()
+    LOOKING.bypassed = set()
+    LOOKING.only_bypassed = PROCESS.passes != 2
+    if PROCESS.passes < 4:
+        look()
+
+
+def stop_looking():
     if LOOKING.hook is not None:
         LOOKING.hook.remove()
     LOOKING.hook = None
-    LOOKING.known = set()
-    LOOKING.bypassed = False
-    LOOKING.only_bypassed = PROCESS.passes == 3
-    if PROCESS.passes in (2, 3):
-        look()
 
 
 def look():
@@ -96,15 +101,26 @@ def before_module(module, inputs):
 
 
 def note_bypass(module):
-    """A model that DDP has wrapped computes, or a part of it. Is it DDP that calls it?"""
-    if LOOKING.bypassed or module not in LOOKING.wrapped or "forward" in PROCESS.waits_in:
+    """A model that DDP has wrapped computes, or a part of it. Is it DDP that calls it?
+
+    A frozen one is not trained. In a backward pass a checkpointed part computes again.
+    """
+    if PROCESS.waits_in or module not in LOOKING.wrapped:
         return
-    LOOKING.bypassed = True
-    write(Bypassed(now(), outside(LOOKING.wrapped)))
+    for parameter in module.parameters():
+        number = TRAINING.model_of.get(id(parameter), -1)
+        if parameter.requires_grad and number >= 0:
+            if number not in LOOKING.bypassed:
+                LOOKING.bypassed.add(number)
+                write(Bypassed(now(), outside(LOOKING.wrapped), number))
+            return
 
 
 def note_ddp(_, ddp, *args, **kwargs):
     LOOKING.wrapped.update(ddp.module.modules())
+    if not PROCESS.passes:
+        LOOKING.only_bypassed = True
+        look()
 
 
 def note_model(module):
