@@ -440,6 +440,19 @@ def train_epoch(fabric, model, ddp, loader):
             fabric.backward(model(x))
         with ddp.no_sync() if accumulating else nullcontext():
             ddp(x).backward()
+        context = nullcontext() if step % 4 == 0 else fabric.no_sync(model)
+        with context:
+            fabric.backward(model(x))
+        with context_of(fabric, model, accumulating):
+            fabric.backward(model(x))
+
+
+def context_of(fabric, model, accumulating):
+    if accumulating:
+        context = fabric.no_backward_sync(model)
+    else:
+        context = nullcontext()
+    return context
 """
 
 
@@ -451,6 +464,10 @@ def test_the_condition_of_no_backward_sync_by_its_name(tmp_path, monkeypatch):
     assert values.condition_made("train.py:7") == ""
     assert values.condition_made("train.py:9") == ""
     assert values.condition_made("") == ""
+    assert values.context_made("train.py:12") == "train.py:11"
+    assert values.context_made("train.py:14") == "train.py:20"
+    assert values.context_made("train.py:9") == "train.py:9"
+    assert values.context_made("") == ""
 
 
 RATE = """

@@ -53,6 +53,7 @@ from .values import (
     batch_given,
     calls_of,
     condition_made,
+    context_made,
     function_around,
     further_model_made,
     is_above,
@@ -124,8 +125,10 @@ def role_of_origin(row, origin, skipped):
     if skipped:
         return "skip"
     backwards = row.works[0].backwards
-    is_condition = bool(backwards) and origin and origin == condition_made(backwards[-1].no_sync)
-    return "condition" if is_condition else ""
+    if not backwards or not origin:
+        return ""
+    condition = condition_made(context_made(backwards[-1].no_sync))
+    return "condition" if origin == condition else ""
 
 
 def averages_after_backward(row):
@@ -158,7 +161,7 @@ def cause(run, row):
         if not any(averaged):
             words = f". None of the {len(averaged)} backward passes averaged them"
         attribute = assignment_of("require_backward_grad_sync", files_of(run))
-        no_sync = work.backwards[-1].no_sync
+        no_sync = context_made(work.backwards[-1].no_sync)
         origin = condition_made(no_sync) or no_sync or attribute
         return "last-pass-not-synced", row.at, words, origin
     differing = row.differing("gradients")

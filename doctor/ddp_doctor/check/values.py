@@ -782,6 +782,42 @@ def running_count(line):
     return the_only(lines)
 
 
+SYNCS = ("no_sync", "no_backward_sync")
+
+
+def context_made(line):
+    """The line that calls no_sync(), if this one only enters the context: `with context:`
+
+    A name, or a function of the script, stands for the context.
+    """
+    file, number = parted(line)
+    lines = set()
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, (ast.With, ast.AsyncWith)) and node.lineno == number:
+            for item in node.items:
+                entered = Value(file, number, item.context_expr)
+                lines |= {value.line for value in contexts(entered) if calls_no_sync(value.node)}
+    return the_only(lines) or line
+
+
+def contexts(value, depth=3):
+    """This expression of a context, and all that lead to it."""
+    yield value
+    following = all_returned(value)
+    if isinstance(value.node, ast.Name):
+        scope = function_around(value.file, value.number)
+        name = value.node.id
+        given = [value_given(value.file, node, name) for node in assignments(scope, name)]
+        following = [one for one in given if one is not None] or [made(value)]
+    for one in following if depth else ():
+        if one is not None:
+            yield from contexts(one, depth - 1)
+
+
+def calls_no_sync(node):
+    return any(called(call) in SYNCS for call in filter(is_call, ast.walk(node)))
+
+
 def condition_made(line):
     """The only line that makes NAME, if this line calls `no_backward_sync(model, enabled=NAME)`.
 
