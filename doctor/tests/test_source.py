@@ -538,6 +538,62 @@ def test_the_line_by_which_the_ranks_have_other_data(tmp_path, monkeypatch):
     assert order.divides_by_rank(given) == "parts.py:25"
 
 
+STREAM = """
+class Stream:
+    def __iter__(self):
+        info = get_worker_info()
+        mine = self.shards
+        if info is not None:
+            mine = self.shards[info.id :: info.num_workers]
+        for shard in mine:
+            yield from shard
+
+
+class Whole:
+    def __iter__(self):
+        shards = sorted(self.shards)
+        for number, shard in enumerate(shards):
+            if number % workers == worker:
+                yield shard
+
+
+class Order:
+    def __iter__(self):
+        order = np.random.permutation(self.count)
+        yield from order[self.rank :: self.ranks]
+
+
+class Seeded:
+    def __iter__(self):
+        torch.manual_seed(self.epoch)
+        yield from torch.randperm(self.count)[self.rank :: self.ranks]
+
+
+class Model:
+    def on_validation_epoch_end(self):
+        flags, truth = torch.cat(self.flags), torch.cat(self.truth)
+        right = (flags * truth).sum()
+        precision = right / flags.sum()
+        self.log("precision", precision)
+        speed = self.count / self.seconds
+        loss = self.loss / self.count
+        self.log("loss", loss)
+"""
+
+
+def test_the_part_of_a_stream_an_order_and_a_result(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stream.py").write_text(STREAM)
+    source.tree_of.cache_clear()
+    assert data.loop_of_stream("stream.py:3") == "stream.py:7"
+    assert data.loop_of_stream("stream.py:13") == "stream.py:15"
+    assert order.drawn_order(SimpleNamespace(order_by="stream.py:21"), []) == "stream.py:22"
+    assert order.drawn_order(SimpleNamespace(order_by="stream.py:27"), []) == ""
+    assert values.result_shown("stream.py:37") == "stream.py:34"
+    assert values.result_shown("stream.py:40") == "stream.py:39"
+    assert values.result_shown("stream.py:22") == ""
+
+
 RACE = """
 def prepare(path):
     if rank == 0:

@@ -25,9 +25,11 @@ from .order import (
     data_of_loader,
     divides_by_rank,
     drawn_in,
+    drawn_order,
     draws_in_loop,
     giving_line,
     line_of_generator,
+    line_of_part_of,
     line_of_statistic,
     line_of_subset,
     line_with_rank,
@@ -70,6 +72,7 @@ from .values import (
     result_line,
     result_of_caller,
     result_of_framework,
+    result_shown,
     seeded_by_rank,
     seeding_in,
 )
@@ -305,14 +308,22 @@ def stream_of_training(run):
 
 
 def loop_of_stream(line):
-    """The only outermost loop of the __iter__() in this line, or the line itself."""
+    """The only outermost loop of the __iter__() in this line, or the line itself.
+
+    Of `for shard in mine` it is the line that takes `mine` as a part, by the worker perhaps.
+    """
     file, number = parted(line)
-    loops = [node for node in ast.walk(function_around(file, number)) if isinstance(node, ast.For)]
+    function = function_around(file, number)
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
     outermost = []
     for loop in loops:
         if not any(contains(other.body, loop.lineno) for other in loops):
             outermost.append(loop)
-    return f"{file}:{outermost[0].lineno}" if line and len(outermost) == 1 else line
+    if not line or len(outermost) != 1:
+        return line
+    [loop] = outermost
+    given = line_of_part_of(function, loop.iter)
+    return f"{file}:{given or loop.lineno}"
 
 
 def first_forward(rank):
@@ -466,12 +477,14 @@ def never_read(run):
         read = set.union(*sets_of(epochs))
         known = part and began.samples and of_one_set(epochs) and not is_repeated(epochs)
         if known and not is_drawn_again(epochs) and len(read) < 0.9 * began.samples:
+            drawn = drawn_apart(run, epochs)
             yield Finding(
                 "samples-missing",
                 began.at,
                 seen=f"In an epoch the ranks read {len(read)} of {began.samples} samples",
                 fine="an epoch is meant to have so few of them",
-                comes_from=part,
+                comes_from=drawn or part,
+                role="drawn" if drawn else "",
                 explained_by=("same-data", "split-differs"),
             )
 
@@ -583,12 +596,36 @@ def missing_samples(run):
 
 
 def line_of_part(run, epochs):
-    """Where a rank gets its part: by a sampler, by its number, by an order, or by the loader."""
+    """-> a role, and where a rank gets its part: by a sampler, an order, its number, or the loader.
+
+    An order that each rank draws for itself gives other parts than one order, cut by the rank.
+    """
     began = epochs[0].began
-    part = part_of_data(began, [epoch.began for epoch in epochs])
-    files = files_of(run)
-    order = "" if began.sampler_made else unordered(files)
-    return began.sampler_made or part or order or began.made
+    others = [epoch.began for epoch in epochs]
+    seed = seed_by_rank(began.order_by)
+    if seed:
+        return "seed", seed
+    drawn = drawn_apart(run, epochs)
+    if drawn and not began.sampler_made:
+        return "drawn", drawn
+    part = part_of_data(began, others)
+    order = "" if began.sampler_made else unordered(files_of(run))
+    return "", began.sampler_made or part or order or began.made
+
+
+def drawn_apart(run, epochs):
+    """The line that draws the order for a rank's part, unless the ranks have one seed for it."""
+    began = epochs[0].began
+    drawn = drawn_order(began, [epoch.began for epoch in epochs])
+    code = code_of(drawn)
+    name = "random"
+    if "torch." in code:
+        name = "torch"
+    elif "np." in code or "numpy." in code:
+        name = "numpy"
+    seeds = {event.seed for rank in run.ranks for event in seeds_of(rank, name, began)[-1:]}
+    is_global = not re.search(r"default_rng|RandomState|Random\(", code)
+    return "" if is_global and len(seeds) == 1 else drawn
 
 
 def seen_twice(run, team, epochs):
@@ -601,14 +638,14 @@ def seen_twice(run, team, epochs):
     filled_up = len(team) * (len(epochs[0].batches[0].indices) + 1)
     comparable = of_one_set(epochs) and not is_drawn_again(epochs) and not is_repeated(epochs)
     if comparable and len(twice) > filled_up:
-        seed = seed_by_rank(epochs[0].began.order_by)
+        role, origin = line_of_part(run, epochs)
         yield Finding(
             "samples-missing",
             epochs[0].began.at,
             seen=f"In an epoch {len(twice)} of {len(counts)} samples were seen twice",
             fine="each rank is meant to draw its samples by itself",
-            comes_from=seed or line_of_part(run, epochs),
-            role="seed" if seed else "",
+            comes_from=origin,
+            role=role,
             explained_by=("same-data", "split-differs"),
         )
 
@@ -988,7 +1025,9 @@ def places_of_result(run, rank, epoch):
     if result or loops_over(at):
         return at, result
     shown = [event.at for event in until_training(rank, epoch, Printed)]
-    return (shown[0] if shown else at), result_of_framework(files_of(run))
+    if not shown:
+        return at, result_of_framework(files_of(run))
+    return shown[0], result_shown(shown[0]) or result_of_framework(files_of(run))
 
 
 def goes_on(rank, epoch):

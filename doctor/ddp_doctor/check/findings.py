@@ -609,6 +609,11 @@ FINDINGS = {
                 "The seed of the order gets the rank here, and each rank divides another order.",
                 "Give this order the same seed on all ranks.",
             ),
+            Change(
+                "^drawn:",
+                "The order of the data is drawn here, and each rank draws another one.",
+                "Draw it with one seed for all ranks, plus the epoch.",
+            ),
             Change("Subset|random_split", "The part of a rank is made here."),
             Change("Loader", "The loader is made here."),
             Change(r"\bhash\(", "hash() of a text differs between processes.", "Use hashlib."),
@@ -673,6 +678,11 @@ FINDINGS = {
                 "Sampler",
                 "The sampler that is made here gives rank 0 only a part.",
                 "Give rank 0 a loader without this sampler.",
+            ),
+            Change(
+                r"\b(cat|concat|concatenate|[hv]?stack)\(",
+                "The results of this rank's samples are put together here.",
+                "Gather those of all ranks here, before the result is computed from them.",
             ),
             Change("", "The result of each part is computed here."),
         ),

@@ -58,6 +58,23 @@ def part_of_data(began, others):
     return line_with_rank(data) or divides_by_rank(data) or part_of_stream(began)
 
 
+def line_of_part_of(function, iterable):
+    """The number of the only line of the function that takes a part for this name, or 0."""
+    numbers = set()
+    for statement in assignments(function, ast.unparse(iterable)):
+        given = getattr(statement, "value", None)
+        if given is not None and any(map(takes_some, ast.walk(given))):
+            numbers.add(statement.lineno)
+    return numbers.pop() if len(numbers) == 1 else 0
+
+
+def takes_some(node):
+    """`shards[worker::workers]`, `range(worker, n, workers)`, `i % workers == worker`"""
+    if isinstance(node, ast.Call):
+        return called(node) in ("range", "islice", "arange") and len(node.args) > 2
+    return isinstance(node, ast.Slice) or is_modulo(node)
+
+
 def part_of_stream(began):
     return part_in_class(began.streams) if began.streams else ""
 
@@ -65,6 +82,32 @@ def part_of_stream(began):
 def data_of_loader(began):
     """What the loader gets as its data, through a helper that makes several loaders."""
     return argument_of(began.made, ("DataLoader",), 0, "dataset", callers=began.made_from)
+
+
+def drawn_order(began, others):
+    """The only line that draws the order for a rank's part, without a seed.
+
+    In a sampler of the script, or for its subset. After a seed in the same class all ranks may draw
+    alike.
+    """
+    if not began.order_by:
+        indices = argument_of(subset_made(began, others), ("Subset",), 1, "indices")
+        return drawn_for(indices) if indices is not None else ""
+    file, number = parted(began.order_by)
+    scope = class_around(file, number) or function_around(file, number)
+    if any(call.args for call in calls_in(scope) if called(call) in SEEDING):
+        return ""
+    drawing = [call for call in calls_in(scope) if draws(call) or is_unseeded(call)]
+    return the_only({f"{file}:{call.lineno}" for call in drawing})
+
+
+def calls_in(scope):
+    return [node for node in ast.walk(scope) if isinstance(node, ast.Call)]
+
+
+def is_unseeded(call):
+    """`np.random.default_rng()`"""
+    return called(call) in ("default_rng", "RandomState", "Random") and not call.args
 
 
 def line_of_subset(made_in, has_same_length, files):

@@ -648,6 +648,43 @@ def averaged_later(line):
     return False
 
 
+def result_shown(line):
+    """The line of a framework's function that makes the results which this line of it shows.
+
+    It puts together the results of all batches, or else it is the first one that divides.
+    """
+    file, number = parted(line)
+    function = function_around(file, number)
+    if not isinstance(function, FUNCTIONS) or not ENDS.fullmatch(function.name):
+        return ""
+    names = set()
+    for call in calls_at(line):
+        names |= names_in(call)
+    known = set()
+    leading = []  # statements that lead to what is shown
+    while names:
+        name = names.pop()
+        known.add(name)
+        for statement in assignments(function, name):
+            if statement.lineno < number and getattr(statement, "value", None) is not None:
+                leading.append(statement)
+                names |= names_in(statement.value) - known
+    for is_wanted in (puts_together, divides):
+        numbers = set()
+        for statement in leading:
+            if any(map(is_wanted, ast.walk(statement))):
+                numbers.add(statement.lineno)
+        if len(numbers) == 1 or (numbers and is_wanted is divides):
+            return f"{file}:{min(numbers)}"
+    return ""
+
+
+def puts_together(node):
+    """`torch.cat(self.predictions)`"""
+    names = ("cat", "concat", "concatenate", "stack", "vstack", "hstack")
+    return isinstance(node, ast.Call) and called(node) in names
+
+
 def result_of_framework(files):
     """The only line that divides in a function that Lightning calls at the end of an evaluation."""
     functions = []
