@@ -24,6 +24,18 @@ def step(optimizer, n, rate):
     return Step(moment, optimizer=optimizer, n=n, rates=[rate], **about, **more)
 
 
+def test_a_step_past_add_param_group_keeps_its_number():
+    processes = []
+    for rank in range(2):
+        events = [*joined(0.0, rank, 2)]
+        moment = Moment(0.5, 0, 0)
+        events.append(Parameters(moment, 0, [3], [True], True))
+        events.append(Parameters(moment, 1, [3, 4], [True, False], True, before=20))
+        processes.append((*events, step(0, 19, 0.1), step(1, 0, 0.1)))
+    run = build(0, "ended", processes)
+    assert [optimizer.rows[0].count for optimizer in run.optimizers] == [20, 21]
+
+
 def test_the_rates_of_two_optimizers_are_told_apart():
     """The second one has the larger rate."""
     processes = []

@@ -143,7 +143,8 @@ FINDINGS = {
     "one-rank-communicates": Kind(
         "the call that only some ranks make",
         "Make the same collective calls on all ranks, in the same order.",
-        "A collective waits for all ranks, and DDP's forward and backward passes make such calls.",
+        "A collective waits for all ranks. DDP's passes and a framework's barriers and gathers are"
+        " such calls.",
         "docs/reference/corrections.md#testing-and-collectives",
         "exercises/03_rank_0_evaluates/task.py",
         changes=(
@@ -192,8 +193,7 @@ FINDINGS = {
             Change(
                 "^read:",
                 "Nothing makes a rank wait for the whole file before this line.",
-                "Call dist.barrier() on all ranks before this line, after the writing. That the"
-                " file exists is not enough.",
+                "Call dist.barrier() on all ranks before this line, after the writing.",
             ),
         ),
     ),

@@ -7,7 +7,7 @@ import textwrap
 from contextlib import suppress
 from pathlib import Path
 
-from ..run.events import Collective, Cut, EpochBegan, Raised, Wrapped
+from ..run.events import Collective, Cut, EpochBegan, Forward, Raised, Wrapped
 from ..run.facts import facts
 from ..run.words import about_short, hints, per_rank, print_text, sentence
 from .findings import FINDINGS
@@ -248,7 +248,7 @@ def not_judged_in_steps(run):
         keys.add("sharded")
     if any(event.sampler == "_InfiniteConstantSampler" for event in began):
         keys.add("iterable")
-    if any(is_averaged(work) and not work.forwards for work in works):
+    if any(map(is_averaged, run.optimizers)) and not run.all(Forward):
         keys.add("compiled")
     if works and not run.all(Wrapped):
         keys.add("no-ddp")
@@ -259,8 +259,8 @@ def not_judged_in_steps(run):
     return keys
 
 
-def is_averaged(work):
-    return any(event.averages for event in work.backwards)
+def is_averaged(optimizer):
+    return optimizer.is_in_ddp and optimizer.first_difference is None
 
 
 # ------------------------------------------------------------------ for programs

@@ -110,7 +110,7 @@ def different_gradients(run):
         yield Finding(
             key,
             at,
-            seen=f"In step {row.n + 1} the ranks had different gradients for {of}{text}",
+            seen=f"In step {row.count} the ranks had different gradients for {of}{text}",
             fine=""
             if certain
             else "the ranks average later, or are meant to train different models",
@@ -276,9 +276,11 @@ def different_weights(run):
         first = optimizer.looks[0]
         equal_at_first = first.row is not None and first.row.n == 0 and not first.numbers
         if equal_at_first:
-            since = ", although they were equal before step 1 and the gradients agreed"
+            since = (
+                f", although they were equal before step {first.row.count} and the gradients agreed"
+            )
         if look.row is not None:
-            when = f"Before step {look.row.n + 1}"
+            when = f"Before step {look.row.count}"
         if early:
             since = ""
         of = f"{len(look.numbers)} of {len(optimizer.parameters.sizes)}"
@@ -409,7 +411,7 @@ def different_rates(run):
             yield Finding(
                 "rates-differ",
                 rows[0].at,
-                seen=f"From step {rows[0].n + 1} on the learning rates differ: {each}",
+                seen=f"From step {rows[0].count} on the learning rates differ: {each}",
                 fine="" if optimizer.drifts else "the weights still agree at the end",
                 comes_from=step_of_schedule(run) or line_of_rate(run, optimizer, rows[0]),
             )
@@ -645,7 +647,7 @@ def unequal_counts(run):
             continue
         row, passes, numbers = max(uneven, key=lambda one: imbalance(one[2]))
         counts = per_rank(row.ranks, [f"{number:g}" for number in numbers])
-        seen = f"In step {row.n + 1} the ranks took mean losses over different counts ({counts})"
+        seen = f"In step {row.count} the ranks took mean losses over different counts ({counts})"
         yield Finding(
             "unequal-counts",
             passes[0].at,
@@ -722,7 +724,7 @@ def accumulation_weight(run):
             )
         elif odd:  # also a rest that is carried over into the next epoch
             count = len(odd[0].added)
-            seen = f"Step {odd[0].step.n + 1} adds up {count} losses, the others {usual}"
+            seen = f"Step {odd[0].count} adds up {count} losses, the others {usual}"
             yield Finding(
                 "accumulation-weight",
                 odd[0].step.at,
@@ -743,7 +745,7 @@ def other_sums(works):
     if parts > 1 and 0 < len(odd) <= 2 * len(works) / 3:
         work, total = odd[0]
         count = len(work.added)
-        seen = f"Step {work.step.n + 1} adds up {count} losses, whose factors add up to {total:.3g}"
+        seen = f"Step {work.count} adds up {count} losses, whose factors add up to {total:.3g}"
         yield Finding(
             "accumulation-weight",
             work.step.at,
@@ -823,7 +825,7 @@ def not_finite(run):
         yield Finding(
             "not-finite",
             at=next(iter(bad.values())).at if bad else row.at,
-            seen=f"In step {row.n + 1} {what}",
+            seen=f"In step {row.count} {what}",
             fine="such steps are skipped, as by a GradScaler",
             comes_from=loss_of_one(run, bad, row),
         )

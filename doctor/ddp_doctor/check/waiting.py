@@ -40,6 +40,7 @@ from .values import decision, guarded_call, reduced_to_one
 # Errors that follow from what another rank did.
 LOST = re.compile("closed by peer|reset by peer|timed? ?out|broken pipe|connection|preamble", re.I)
 STOPS = ("should_stop", "should_training_stop")  # they end the loops of Lightning and the Trainer
+NOTHING = (None, None, None)  # no rank, no other rank, no call
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 
 
@@ -196,12 +197,13 @@ def only_some_call(run, stuck, states):
         if further is not None:
             call = further
             alike = False
-            states += f". Rank {one} made the call {op_of(call)} here, and rank {other} did not"
+            states += words_of(one, other, call)
     guard = guard_of(lines_in(call, run))
-    answered = answered_by_another(run) if not guard else None
-    if answered is not None:
+    one, other, answered = answered_by_another(run) if not guard else NOTHING
+    if answered is not None and answered is not call:
         call = answered
         guard = guard_of(lines_in(call, run))
+        states += words_of(one, other, call)
     source = own_source(files_of(run)) if alike else ""
     left = parted_in_loops(run, stuck)
     role = "source" if source else role_of_stop(left, "")
@@ -215,6 +217,10 @@ def only_some_call(run, stuck, states):
     )
 
 
+def words_of(one, other, call):
+    return f". Rank {one} made the call {op_of(call)} in {call.at}, and rank {other} did not"
+
+
 def role_of_stop(left, skipped):
     """Do all ranks test whether to leave the loop, or only some of them?"""
     if not left:
@@ -226,10 +232,10 @@ def role_of_stop(left, skipped):
 
 def answered_by_another(run):
     """A call under an `if` by the rank that met another call, so that its rank went on."""
-    _, _, further = further_call(run)
+    one, other, further = further_call(run)
     if further is None or not guard_of(lines_in(further, run)):
-        return None
-    return further
+        return NOTHING
+    return one, other, further
 
 
 def parted_in_loops(run, stuck):
@@ -264,7 +270,7 @@ def further_call(run):
                 if here and not there:
                     return rank.number, other.number, call
         break
-    return None, None, None
+    return NOTHING
 
 
 def shared_calls(rank):

@@ -232,6 +232,7 @@ class Parameters(Event):
     plain: bool  # each is a whole tensor, and not a part of one as FSDP makes it
     made: str = ""  # the line of the optimizer's constructor
     models: list[int] = field(default_factory=list)  # the number of its DDP model, or -1
+    before: int = 0  # steps of this optimizer with other parameters: add_param_group() came later
 
 
 @kind_of_event

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from .events import Collective, Destroyed, Ended
+from .events import Collective, Destroyed, Ended, Raised
 
 
 def facts(run):
@@ -31,6 +31,8 @@ def facts(run):
 
 def state(rank):
     steps = f"after {len(rank.steps)} steps"
+    if rank.waits and rank.says(Raised):
+        return f"waited in {op_of(rank.waits)} ({rank.waits.at}) {steps} until it raised"
     if rank.waits:
         return f"waits in {op_of(rank.waits)} ({rank.waits.at}) {steps}"
     if rank.says(Ended) or rank.says(Destroyed):

@@ -51,6 +51,11 @@ class Work:
     carries: bool  # it has backward passes from before the end that --short gave to a pass
 
     @property
+    def count(self):
+        """The number of the step for a reader, who counts from 1, also past add_param_group()."""
+        return self.parameters.before + self.step.n + 1
+
+    @property
     def added(self):
         """The backward passes whose gradients add up: those since gradients were last cleared."""
         first = 0
@@ -147,6 +152,10 @@ class Row:
     @property
     def at(self):
         return self.works[0].step.at
+
+    @property
+    def count(self):
+        return self.works[0].count
 
     def differing(self, what):
         """Numbers of the parameters whose fingerprints differ between the ranks."""

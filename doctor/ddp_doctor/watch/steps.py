@@ -84,6 +84,7 @@ class Training:
         self.optimizers = weakref.WeakKeyDictionary()  # their numbers
         self.lines_made = weakref.WeakKeyDictionary()  # optimizer -> line of its constructor
         self.made = Counter()  # steps, by the number of the optimizer
+        self.before = Counter()  # steps with other parameters, by the number of the optimizer
         self.joint = {}  # does DDP have parameters of it? By the number of the optimizer
         self.trained = set()  # ids of the parameters that have had a gradient
         self.generators = {}  # that the script has made, by the names of variables
@@ -531,7 +532,10 @@ def number_of(optimizer, parameters):
         TRAINING.joint[number] = any(in_ddp)
         made = TRAINING.lines_made.get(optimizer, "")
         models = [TRAINING.model_of.get(id(parameter), -1) for parameter in parameters]
-        write(Parameters(now(), number, sizes, in_ddp, plain, made, models))
+        other = TRAINING.optimizers.get(optimizer)  # before add_param_group()
+        before = TRAINING.before[other] + TRAINING.made[other] if other is not None else 0
+        TRAINING.before[number] = before
+        write(Parameters(now(), number, sizes, in_ddp, plain, made, models, before))
     TRAINING.optimizers[optimizer] = number
     return number
 
