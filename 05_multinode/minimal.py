@@ -9,10 +9,10 @@ first machine instead of 127.0.0.1, and the number of GPUs after --nproc-per-nod
 the nodes find each other, which is called rendezvous (rdzv). If the nodes share a folder for the
 data, run stage 1 once before, so that they do not all write the same files at the same time.
 
-If one node fails, both end. Run both commands again: the training resumes from snapshot.pt. On
-several machines rank 0 may then be on a different node, so run the commands in a folder that the
-nodes share. Remove the file to begin again. The comments 1 to 9 are those of stage 4, and 10 to 12
-are new.
+If one node fails, both end, unless torchrun has --max-restarts. Run both commands again: the
+training resumes from snapshot.pt. On several machines rank 0 may then be on a different node, so
+run the commands in a folder that the nodes share. Remove the file to begin again. The comments 1 to
+9 are those of stage 4, and 10 to 12 are new.
 """
 
 import argparse
