@@ -9,15 +9,16 @@ from matplotlib import rc_context
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from lib.pictures import GRAY, INK, png
+from lib.pictures import BLACK, INK, png
 from lib.records import PHASES
 from notebooks.pictures.svg import words_of
 
 # Okabe and Ito's colours: of a phase, and of ranks and whatever else is only numbered.
 COLORS = PHASES
 RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"]
+GRAY = "#6e7781"  # of lines and areas in the background
 DARK = ("#0072B2", "#D55E00", "#009E73")  # of them; white words are read on these
-DIGITS = LinearSegmentedColormap.from_list("digits", [f"{GRAY}00", GRAY])  # no ground, either
+DIGITS = LinearSegmentedColormap.from_list("digits", ["white", BLACK])
 STYLE = INK | {
     "font.size": 12,
     "axes.titlesize": 12,

@@ -14,20 +14,14 @@ CHINESE = {
     "whole batch": "整个批次",
     "average of the shards": "四个分片的平均值",
     "the first {} of {} numbers of a gradient": "梯度的前 {} 个数（共 {} 个）",
-    "For each of {} numbers of the gradient, four marks show the values of four shards. They "
-    "differ. A circle shows the value of the whole batch. The average of the four marks lies "
-    "in the circle each time.": (
-        "梯度中的 {} 个数，每个数有四个标记，是四个分片各自算出的值，互不相同。"
+    "For each of {} numbers of the gradient, a column has four marks, next to one another, for "
+    "the values of four shards. They differ. A circle shows the value of the whole batch. The "
+    "average of the four marks lies in the circle each time.": (
+        "梯度中的 {} 个数，每个数占一列，列中并排的四个标记是四个分片各自算出的值，互不相同。"
         "圆圈是整个批次算出的值。四个标记的平均值每次都落在圆圈里。"
     ),
     # copies
     "DataParallel: one process, a thread per GPU": "DataParallel：一个进程，每张卡一个线程",
-    "1: model": "1：模型",
-    "2: images": "2：图像",
-    "5: gradients": "5：梯度",
-    "4: outputs": "4：输出",
-    "6: gradients": "6：梯度",
-    "one process": "一个进程",
     "model": "模型",
     "batch of {}": "批次：{} 张图像",
     "{} images": "{} 张图像",
@@ -38,7 +32,7 @@ CHINESE = {
     "parallel apply: all GPUs compute": "parallel apply：各卡同时计算",
     "gather: the outputs come back to GPU 0": "gather：输出汇集到 GPU 0",
     "backward: gradients of the outputs go down": "backward：输出的梯度发到各卡",
-    "those of the weights come back and are added": "权重的梯度回到 GPU 0 并相加",
+    "gradients of the weights come back, and add up": "权重的梯度回到 GPU 0 并相加",
     "One process has four GPUs. In each step GPU 0 copies the model to the three others, and "
     "sends each of them {} of the {} images. All four compute. The outputs come back to GPU 0, "
     "which sends the gradients of the outputs down. The gradients of the weights come back, "
@@ -67,31 +61,34 @@ CHINESE = {
     # buckets
     "Buckets travel while backward still runs": "反向传播还在计算，梯度桶已经发出",
     "backward: the last layer's gradients come first": "反向传播：最后一层的梯度最先算完",
-    "buckets fill": "梯度桶逐个装满",
-    "averaging: DDP divides, all-reduce adds up": "求平均：DDP 先除，all-reduce 再相加",
     "bucket {}": "桶 {}",
-    "is over": "到此结束",
-    "rank waits": "rank 在等待",
-    "{} gradients become ready one after the other. Bucket 0 is full after {} of them, and is "
-    "averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
-    "when backward is over. The axis shows the order of events, not their times.": (
+    "backward is over": "反向传播结束",
+    "exposed": "未被掩盖",
+    "order of events, not to scale": "先后顺序，不按比例",
+    "{} gradients become complete one after the other. Bucket 0 is full after {} of them, and "
+    "is averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
+    "when backward is over: this part is exposed. A bar is as long as its bucket has "
+    "gradients. The axis shows the order of events and is not to scale.": (
         "{} 个梯度先后算完。算完 {} 个时，桶 0 装满，"
         "各 rank 随即对它求平均，反向传播同时计算后面的梯度。"
-        "只有最后一个桶（桶 {}）在反向传播结束之后才求平均。横轴是先后顺序，不是时间。"
+        "只有最后一个桶（桶 {}）在反向传播结束之后才求平均，这一部分通信未被掩盖。"
+        "色条的长度与桶里的梯度个数成正比。横轴是先后顺序，不按比例。"
     ),
     # launch
     "torchrun runs the whole script in each rank": "torchrun 让每个 rank 运行整个脚本",
     "address": "地址",
-    "torchrun starts the script once per rank": "torchrun 为每个 rank 启动一次脚本",
+    "torchrun starts a store and both ranks": "torchrun 启动 store 和两个 rank",
     "it tells each rank its numbers": "把各项编号告诉每个 rank",
-    "the ranks exchange addresses in a store": "各 rank 通过 store 交换地址",
+    "the ranks exchange addresses in the store": "各 rank 通过 store 交换地址",
     "then they exchange gradients directly": "此后各 rank 直接交换梯度",
     "torchrun watches: if one fails, it stops all": "torchrun 监视：一个出错，就结束全部",
-    "torchrun starts minimal.py in two processes. It tells each its RANK, LOCAL_RANK "
-    "and WORLD_SIZE. The ranks write their addresses to a store, read the address of the "
-    "other rank there, and connect to each other. torchrun watches the processes.": (
-        "torchrun 在两个进程里启动脚本 minimal.py，把 RANK、LOCAL_RANK 和 WORLD_SIZE 告诉每个进程。"
-        "两个 rank 把自己的地址写进 store，从中读出对方的地址，然后互相连接。"
+    "torchrun starts a store, and minimal.py in two processes. It tells each its RANK, "
+    "LOCAL_RANK and WORLD_SIZE. The ranks write their addresses to the store, and read the "
+    "address of the other rank there. Then they send gradients to each other directly. "
+    "torchrun watches the processes.": (
+        "torchrun 启动一个 store，并在两个进程里启动脚本 minimal.py，"
+        "把 RANK、LOCAL_RANK 和 WORLD_SIZE 告诉每个进程。"
+        "两个 rank 把自己的地址写进 store，从中读出对方的地址，此后互相直接发送梯度。"
         "torchrun 一直监视这两个进程。"
     ),
     # failures
@@ -111,9 +108,10 @@ CHINESE = {
     "fails": "出错",
     "exits without an error": "退出，没有报错",
     "torchrun stops all": "torchrun 结束所有 rank",
-    "Four runs of two ranks. In each, one rank fails first, and torchrun's report names one. "
-    "In the cases {} it names a rank that did not fail first.": (
-        "四次运行，每次两个 rank。每次都有一个 rank 先出错，torchrun 的报告也指出一个 rank。"
+    "Four runs of two ranks. In each, one rank fails first while the other one computes, and "
+    "torchrun's report names one. In the cases {} it names a rank that did not fail first.": (
+        "四次运行，每次两个 rank。每次都有一个 rank 先出错，另一个还在计算，"
+        "torchrun 的报告也指出一个 rank。"
         "在情形 {} 中，报告指出的不是先出错的 rank。"
     ),
     # nodes
@@ -132,17 +130,20 @@ CHINESE = {
     "Ring all-reduce: four ranks, six steps": "环形 all-reduce：四个 rank，六步",
     "step {}: the receiver adds (reduce-scatter)": "第 {} 步：接收方累加（reduce-scatter）",
     "step {}: the receiver copies (all-gather)": "第 {} 步：接收方复制（all-gather）",
-    "steps 1 to 3 add, steps 4 to 6 copy": "第 1 到 3 步累加，第 4 到 6 步复制",
+    "after step 1: each rank has added one chunk": "第 1 步之后：每个 rank 累加了一块",
     "a dot or stripe: whose numbers a chunk contains": "圆点和色条：这一块里含有哪些 rank 的数",
-    "after each step: a row is a rank, a column a chunk": "每步之后：一行是一个 rank，一列是一块",
+    "below: a row is a rank, a column a chunk": "下方：一行是一个 rank，一列是一块",
     "start": "开始",
+    "after step {}": "第 {} 步之后",
     "Four ranks in a ring have four chunks each. In each step every rank sends one chunk to "
     "the next rank. In steps 1 to 3 the receiver adds it, so that each rank has one chunk with "
-    "the numbers of all four ranks. In steps 4 to 6 these chunks are copied around the ring.": (
+    "the numbers of all four ranks. In steps 4 to 6 these chunks are copied around the ring. "
+    "Three squares show the chunks of all ranks at the start, after step 3 and after step 6.": (
         "四个 rank 组成一个环，每个 rank 的数据分成四块。"
         "每一步里，每个 rank 都把一块发给下一个 rank。"
         "第 1 到 3 步，接收方把收到的块加到自己的块上，"
         "于是每个 rank 都有一块含有全部四个 rank 的数。"
         "第 4 到 6 步，这些块沿着环复制到所有 rank。"
+        "下方三个方块是所有 rank 的各块在开始时、第 3 步之后和第 6 步之后的样子。"
     ),
 }

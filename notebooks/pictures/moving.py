@@ -90,6 +90,12 @@ def list_of_steps(picture: Picture, y: float, steps: list[tuple[float, float, st
         y += 29
 
 
+def badge(picture: Picture, x: float, y: float, step: int) -> None:
+    """The number of a step in the list, at the thing that happens in this step."""
+    picture.dot(x, y, 14, "paper")
+    picture.text(x, y + 6.5, "{}", step, look="small bold middle")
+
+
 # ---------------------------------------------------------------- stage 1
 
 
@@ -115,26 +121,29 @@ def average(shards: list[list[float]], whole: list[float], size: int, words: Wor
     def height(value: float) -> float:
         return 362 - 226 * (value - low) / (high - low)
 
-    picture.path([(24, height(0)), (576, height(0))], "dotted")
-    picture.text(28, height(0) - 6, "0", look="small dim")
+    for column in range(len(whole)):
+        picture.box(44 + 67 * column, 124, 62, 248, "ground")
+    picture.path([(24, height(0)), (580, height(0))], "dotted")
+    picture.text(24, height(0) - 6, "0", look="small dim")
     for column, of_batch in enumerate(whole):
-        x = 72 + 65 * column
+        x = 75 + 67 * column
         mean = sum(shard[column] for shard in shards) / len(shards)
         with picture.appears(2.4):
             picture.dot(x, height(of_batch), 12, "line")
         for device, shard in enumerate(shards):
             y = height(shard[column])
-            mark(picture, x, y, device)
-            with picture.travels(4, 5.8, down=height(mean) - y):
-                mark(picture, x, y, device)
+            aside = 14 * (device - 1.5)  # so that marks of nearly equal values are all seen
+            mark(picture, x + aside, y, device)
+            with picture.travels(4, 5.8, -aside, height(mean) - y):
+                mark(picture, x + aside, y, device)
         with picture.appears(5.4):
             picture.dot(x, height(mean), 6, "full mix")
     counted = (len(whole), f"{size:,}")
     picture.text(MIDDLE, 396, "the first {} of {} numbers of a gradient", *counted, look="middle")
     description = picture.say(
-        "For each of {} numbers of the gradient, four marks show the values of four shards. They "
-        "differ. A circle shows the value of the whole batch. The average of the four marks lies "
-        "in the circle each time.",
+        "For each of {} numbers of the gradient, a column has four marks, next to one another, for "
+        "the values of four shards. They differ. A circle shows the value of the whole batch. The "
+        "average of the four marks lies in the circle each time.",
         len(whole),
     )
     return picture.svg(description, {"shards": shards, "whole": whole, "size": size})
@@ -161,58 +170,59 @@ def copies(images: list[int], words: Words = None) -> str:
 
     images: of each of the four devices.
     """
-    picture = Picture("copies", "DataParallel: one process, a thread per GPU", 527, 19, words)
-    picture.box(14, 50, 572, 276, "dashed", round=10)
-    picture.text(24, 178, "one process", look="small dim")
-    for x, foot in ((216, 112), (300, 300), (384, 488)):
-        picture.path([(x, 154), (foot, 202)], arrow=True)
-        picture.path([(foot + 14, 202), (x + 14, 158)], arrow=True)
-    picture.box(140, 64, 320, 90, "ground", round=8)
-    picture.text(150, 116, "GPU 0", look="small bold")
-    chip(picture, 226, 72, "tint c0", "model")
-    picture.labelled(226, 112, 226, 32, "paper small", "batch of {}", sum(images))
+    picture = Picture("copies", "DataParallel: one process, a thread per GPU", 520, 19, words)
+    picture.box(14, 54, 572, 56, "ground", round=8)
+    picture.text(28, 89, "GPU 0", look="small bold")
+    picture.labelled(226, 66, 176, 32, "paper small", "batch of {}", sum(images))
+    chip(picture, 104, 66, "tint c0", "model")
     with picture.appears(3.4):
-        chip(picture, 344, 72, "tint c1", "{} images", images[0])
+        chip(picture, 416, 66, "tint c1", "{} images", images[0])
     for device in (1, 2, 3):
-        left = 22 + 188 * (device - 1)
-        late = 0.4 * (device - 1)  # seconds, so that they do not hide one another
-        picture.box(left, 204, 180, 112, "ground", round=8)
-        picture.text(left + 90, 306, "GPU {}", device, look="small bold middle")
-        x = left + 36
-        with picture.appears(0.8 + late, 226 - x, -140, takes=1.4):
-            chip(picture, x, 212, "tint c0", "model")
-        with picture.appears(3.4 + late, 344 - x, -178, takes=1.4):
-            chip(picture, x, 250, "tint c1", "{} images", images[device])
-        with picture.travels(8.6 + late, 10.4 + late, 284 - x, -138):
-            chip(picture, x, 250, "full c2", "outputs")
-        with picture.travels(11.4 + late, 13.2 + late, x - 344, 138):
-            chip(picture, 344, 112, "full c2", "gradients")
-        with picture.travels(14.2 + late, 16 + late, 226 - x, -140):
-            chip(picture, x, 212, "full c3", "gradients")
-    with picture.travels(6.2, 8.4):  # All GPUs compute.
-        picture.box(140, 64, 320, 90, "edge c2", round=8)
-        picture.box(22, 204, 180, 112, "edge c2", round=8)
-        picture.box(210, 204, 180, 112, "edge c2", round=8)
-        picture.box(398, 204, 180, 112, "edge c2", round=8)
-    with picture.appears(5.8):  # On the left is what goes down, on the right what comes back.
-        picture.path([(24, 76), (24, 136)], arrow=True)
-        picture.text(85, 88, "1: model", look="small middle")
-        picture.text(85, 113, "2: images", look="small middle")
-    with picture.appears(13.2):
-        picture.text(85, 138, "5: gradients", look="small middle")
-    with picture.appears(16):
-        picture.text(514, 101, "4: outputs", look="small middle")
-        picture.text(514, 126, "6: gradients", look="small middle")
-        picture.path([(576, 136), (576, 76)], arrow=True)
+        left = 14 + 196 * (device - 1)
+        picture.box(left, 200, 180, 122, "ground", round=8)
+        picture.text(left + 36, 228, "GPU {}", device, look="small bold")
     steps = [
         (0.6, 3.2, "replicate: GPU 0 copies the model to all"),
         (3.2, 5.8, "scatter: GPU 0 splits the batch"),
         (5.8, 8.4, "parallel apply: all GPUs compute"),
         (8.4, 11.4, "gather: the outputs come back to GPU 0"),
         (11.4, 14, "backward: gradients of the outputs go down"),
-        (14, 18.4, "those of the weights come back and are added"),
+        (14, 18.4, "gradients of the weights come back, and add up"),
     ]
-    list_of_steps(picture, 358, steps)
+    ways = {1: "down", 2: "down", 4: "up", 5: "down", 6: "up"}  # of steps in which things are sent
+    for step, (start, end, _) in enumerate(steps, start=1):
+        with picture.lit(start, end):
+            for left in (14, 210, 406):
+                if step in ways:
+                    place = list(ways).index(step)
+                    x = left + 22 + 34 * place  # In each column the steps go from left to right.
+                    ends = (114, 196) if ways[step] == "down" else (196, 114)
+                    look = "line" if left == 14 else "thin"
+                    picture.path([(x, ends[0]), (x, ends[1])], look, arrow=True)
+                    if left == 14:  # The other columns have the same steps.
+                        badge(picture, x, 155, step)
+                else:
+                    badge(picture, left + 130, 221, step)
+            if step not in ways:
+                badge(picture, 558, 82, step)
+    for device in (1, 2, 3):
+        x = 50 + 196 * (device - 1)
+        late = 0.4 * (device - 1)  # seconds, so that they do not hide one another
+        with picture.appears(0.8 + late, 104 - x, -176, takes=1.4):
+            chip(picture, x, 242, "tint c0", "model")
+        with picture.appears(3.4 + late, 260 - x, -214, takes=1.4):
+            chip(picture, x, 280, "tint c1", "{} images", images[device])
+        with picture.travels(8.6 + late, 10.4 + late, down=-214):
+            chip(picture, x, 280, "full c2", "outputs")
+        with picture.travels(11.4 + late, 13.2 + late, down=214):
+            chip(picture, x, 66, "full c2", "gradients")
+        with picture.travels(14.2 + late, 16 + late, down=-176):
+            chip(picture, x, 242, "full c3", "gradients")
+    with picture.travels(6.2, 8.4):  # All GPUs compute.
+        picture.box(14, 54, 572, 56, "edge c2", round=8)
+        for left in (14, 210, 406):
+            picture.box(left, 200, 180, 122, "edge c2", round=8)
+    list_of_steps(picture, 356, steps)
     description = picture.say(
         "One process has four GPUs. In each step GPU 0 copies the model to the three others, and "
         "sends each of them {} of the {} images. All four compute. The outputs come back to GPU 0, "
@@ -250,6 +260,9 @@ def idea(
     for rank, center in enumerate(COLUMNS):
         picture.box(center - 100, 100, 200, 364, "ground", round=10)
         picture.text(center, 126, "rank {}", rank, look=f"bold middle words c{rank}")
+    with picture.appears(0.6):
+        picture.path([(222, 90), (176, 133)], arrow=True)
+        picture.path([(378, 90), (424, 133)], arrow=True)
     split_batch(picture)
     with picture.appears(5.8):
         picture.box(154, 330, 292, 46, "paper")
@@ -336,48 +349,45 @@ def buckets(order: list[int], filled: list[list[int]], words: Words = None) -> s
     order: the parameters, as their gradients become ready. filled: the parameters of each bucket.
     """
     pace = 0.8  # seconds of a gradient
-    cell = 44
+    cell = 36
     left = 28
-    length = 2.4  # cells of an all-reduce; the picture has the order of events, not their times
     first = 0.6
     over = first + pace * len(order)
-    seconds = over + pace * length + 3.2
-    picture = Picture("buckets", "Buckets travel while backward still runs", 356, seconds, words)
-    picture.text(left, 68, "backward: the last layer's gradients come first", look="small dim")
-    picture.text(left, 156, "buckets fill", look="small dim")
-    picture.text(left, 250, "averaging: DDP divides, all-reduce adds up", look="small dim")
+    seconds = over + pace * len(filled[-1]) + 3.2
+    picture = Picture("buckets", "Buckets travel while backward still runs", 270, seconds, words)
+    picture.text(left, 66, "backward: the last layer's gradients come first", look="small dim")
     ready = 0
     for place, bucket in enumerate(filled):
         start = left + cell * ready
         width = cell * len(bucket)
-        picture.box(start, 166, width - 4, 50, "ground")
         for _ in bucket:
-            x = left + cell * ready
-            second = first + pace * ready
-            with picture.appears(second, takes=0.2):
-                picture.labelled(x, 78, 40, 40, f"tint c{place}", "{}", order[ready])
-            with picture.appears(second + 0.2, 0, -93, takes=0.5):
-                picture.labelled(x + 3, 174, 34, 34, f"tint c{place}", "{}", order[ready])
+            with picture.appears(first + pace * ready, takes=0.2):
+                x = left + cell * ready
+                picture.labelled(x + 2, 82, 32, 34, f"tint c{place}", "{}", order[ready])
             ready += 1
         full = first + pace * ready
         end = start + width
         with picture.appears(full - 0.1, takes=0.2):
-            picture.box(start, 166, width - 4, 50, f"edge c{place}")
-        with picture.grows(full, full + pace * length):
-            picture.box(end, 262, cell * length, 44, f"full c{place}")
+            picture.box(start, 79, width - 1, 40, f"edge c{place}")
+            picture.path([(end, 120), (end, 138)], "dotted")
+        # A bar is as long as its bucket. It is not as long as the all-reduce takes.
+        with picture.grows(full, full + pace * len(bucket)):
+            picture.box(end, 140, width, 40, f"full c{place}")
         with picture.appears(full + 0.8):
-            x = end + cell * length / 2
-            picture.text(x, 291, "bucket {}", place, look="middle small inverse")
-    end = left + cell * len(order) - 1
+            picture.text(end + width / 2, 202, "bucket {}", place, look="middle small")
+    end = left + cell * len(order)
     with picture.appears(over):
-        picture.path([(end, 62), (end, 316)], "dotted")
-        picture.text(end + 10, 94, "backward", look="small")
-        picture.text(end + 10, 117, "is over", look="small")
-        picture.text(end + 10, 338, "rank waits", look="small")
+        picture.path([(end, 72), (end, 212)], "dotted")
+        picture.text(end + 10, 104, "backward is over", look="small")
+    with picture.appears(over + 2.2):
+        picture.text(end + 10, 167, "exposed", look="small inverse")
+    picture.path([(left, 228), (572, 228)], arrow=True)
+    picture.text(MIDDLE, 254, "order of events, not to scale", look="small middle")
     description = picture.say(
-        "{} gradients become ready one after the other. Bucket 0 is full after {} of them, and is "
-        "averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
-        "when backward is over. The axis shows the order of events, not their times.",
+        "{} gradients become complete one after the other. Bucket 0 is full after {} of them, and "
+        "is averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
+        "when backward is over: this part is exposed. A bar is as long as its bucket has "
+        "gradients. The axis shows the order of events and is not to scale.",
         len(order),
         len(filled[0]),
         len(filled) - 1,
@@ -393,53 +403,70 @@ def launch(environments: list[dict[str, str]], words: Words = None) -> str:
 
     environments: RANK, LOCAL_RANK and WORLD_SIZE of each rank.
     """
-    picture = Picture("launch", "torchrun runs the whole script in each rank", 484, 18, words)
+    picture = Picture("launch", "torchrun runs the whole script in each rank", 520, 18, words)
+    steps = [
+        (0.6, 3.2, "torchrun starts a store and both ranks"),
+        (3.2, 5.8, "it tells each rank its numbers"),
+        (5.8, 9.8, "the ranks exchange addresses in the store"),
+        (9.8, 13, "then they exchange gradients directly"),
+        (13, 17.6, "torchrun watches: if one fails, it stops all"),
+    ]
+    lights = [(start, end) for start, end, _ in steps]
     command = "torchrun --standalone --nproc-per-node 2 minimal.py"
-    picture.labelled(44, 54, 512, 44, "ground small", command)
-    picture.labelled(246, 136, 108, 40, "ground small", "store")
-    picture.path([(MIDDLE, 98), (MIDDLE, 136)])
+    picture.labelled(24, 52, 552, 44, "ground small", command)
+    picture.labelled(246, 148, 108, 36, "ground small", "store")
+    with picture.lit(*lights[0]):
+        picture.path([(MIDDLE, 98), (MIDDLE, 144)], arrow=True)
+        badge(picture, MIDDLE, 118, 1)
     for rank, own in enumerate(environments):
         color = f"c{rank}"
         left = (24, 366)[rank]
         center = left + 105
-        start = (190, 410)[rank]  # of the arrow from torchrun
-        inner = (206, 394)[rank]  # the side of the box that is next to the other rank
+        start = (180, 420)[rank]  # of the arrow from torchrun
+        inner = (196, 404)[rank]  # near the side of the box that is next to the other rank
+        outer = (48, 552)[rank]  # near the other side
+        store = (252, 348)[rank]  # the corner of the store
         with picture.appears(1.4):
-            picture.path([(start, 100), (center, 192)], arrow=True)
-            picture.box(left, 196, 210, 122, f"tint {color}", round=8)
-            picture.text(left + 14, 224, "minimal.py", look="bold")
-        with picture.travels(3.4, 5, center - start, 118):
+            with picture.lit(*lights[0]):
+                picture.path([(start, 98), (center, 226)], arrow=True)
+                badge(picture, (start + center) / 2, 162, 1)
+            picture.box(left, 230, 210, 122, f"tint {color}", round=8)
+            picture.text(left + 14, 258, "minimal.py", look="bold")
+        with picture.travels(3.4, 5, center - start, 152):
             sent(picture, start, 78, color, "RANK={}", own["RANK"])
         with picture.appears(4.8):
-            picture.text(left + 14, 252, "RANK={}", own["RANK"], look="small")
-            picture.text(left + 14, 277, "LOCAL_RANK={}", own["LOCAL_RANK"], look="small")
-            picture.text(left + 14, 302, "WORLD_SIZE={}", own["WORLD_SIZE"], look="small")
+            picture.text(left + 14, 286, "RANK={}", own["RANK"], look="small")
+            picture.text(left + 14, 311, "LOCAL_RANK={}", own["LOCAL_RANK"], look="small")
+            picture.text(left + 14, 336, "WORLD_SIZE={}", own["WORLD_SIZE"], look="small")
+            with picture.lit(*lights[1]):
+                badge(picture, left + 188, 304, 2)
         with picture.appears(6):
-            store = (244, 356)[rank]
-            picture.path([(inner, 194), (store, 170)], "dotted")
-        with picture.travels(6.2, 7.8, MIDDLE - inner, -36):
-            sent(picture, inner, 176, color, "address")
-        with picture.travels(8, 9.6, inner - MIDDLE, 36):
-            sent(picture, MIDDLE, 140, f"c{1 - rank}", "address")
+            with picture.lit(*lights[2]):
+                picture.path([(inner, 228), (store, 186)], "dotted")
+                badge(picture, (inner + store) / 2, 207, 3)
+        with picture.travels(6.2, 7.8, MIDDLE - inner, -60):
+            sent(picture, inner, 210, color, "address")
+        with picture.travels(8, 9.6, inner - MIDDLE, 60):
+            sent(picture, MIDDLE, 150, f"c{1 - rank}", "address")
+        with picture.appears(13):
+            picture.path([(outer, 98), (outer, 228)], "dotted")
+            badge(picture, outer, 162, 5)
     with picture.appears(10):
-        picture.path([(238, 248), (360, 248)], arrow=True)
-        picture.path([(362, 274), (240, 274)], arrow=True)
+        with picture.lit(*lights[3]):
+            badge(picture, MIDDLE, 250, 4)
+            picture.text(MIDDLE, 288, "gradients", look="small middle")
+            picture.path([(238, 302), (360, 302)], arrow=True)
+            picture.path([(362, 328), (240, 328)], arrow=True)
     with picture.travels(10.6, 12.4, across=90):
-        picture.dot(255, 248, 8, "full c0")
+        picture.dot(255, 302, 8, "full c0")
     with picture.travels(10.6, 12.4, across=-90):
-        picture.dot(345, 274, 8, "full c1")
-    steps = [
-        (0.6, 3.2, "torchrun starts the script once per rank"),
-        (3.2, 5.8, "it tells each rank its numbers"),
-        (5.8, 9.8, "the ranks exchange addresses in a store"),
-        (9.8, 13, "then they exchange gradients directly"),
-        (13, 17.6, "torchrun watches: if one fails, it stops all"),
-    ]
-    list_of_steps(picture, 350, steps)
+        picture.dot(345, 328, 8, "full c1")
+    list_of_steps(picture, 384, steps)
     description = picture.say(
-        "torchrun starts minimal.py in two processes. It tells each its RANK, LOCAL_RANK "
-        "and WORLD_SIZE. The ranks write their addresses to a store, read the address of the "
-        "other rank there, and connect to each other. torchrun watches the processes.",
+        "torchrun starts a store, and minimal.py in two processes. It tells each its RANK, "
+        "LOCAL_RANK and WORLD_SIZE. The ranks write their addresses to the store, and read the "
+        "address of the other rank there. Then they send gradients to each other directly. "
+        "torchrun watches the processes.",
     )
     return picture.svg(description, {"environments": environments})
 
@@ -459,13 +486,14 @@ class Lane(NamedTuple):
 
 
 # The unit of time in which torchrun stops all: a little after the first failure that it sees.
-STOPS = {"hangs": 6.5, "raises": 1.5, "exits early": 4.2, "is killed": 1.5}
+STOPS = {"hangs": 7.3, "raises": 2.9, "exits early": 5.3, "is killed": 2.9}
 SEEN = 0.5  # units of time from a failure until torchrun stops all
+FAILS = 2.4  # The unit of time in which the first rank fails. It is the same in all cases.
 LANES = {  # by the way to fail: the rank that fails, and the other one
-    "hangs": (Lane(1, "hangs"), Lane(3.7, "waits", "timeout")),
-    "raises": (Lane(1, says="ValueError"), Lane(1.5)),
-    "exits early": (Lane(1, says="exit code 0"), Lane(3.7, says="connection closed")),
-    "is killed": (Lane(1, says="SIGKILL"), Lane(1.5)),
+    "hangs": (Lane(FAILS, "hangs"), Lane(4.8, "waits", "timeout")),
+    "raises": (Lane(FAILS, says="ValueError"), Lane(2.9)),
+    "exits early": (Lane(FAILS, says="exit code 0"), Lane(4.8, says="connection closed")),
+    "is killed": (Lane(FAILS, says="SIGKILL"), Lane(2.9)),
 }
 PACE = 0.55  # seconds of a unit of time in the picture
 UNIT = 46  # its width
@@ -499,12 +527,12 @@ def failures(cases: dict[str, list], words: Words = None) -> str:
     picture.text(50, 501, "fails", look="small")
     picture.dot(130, 494, 7, "line")
     picture.text(146, 501, "exits without an error", look="small")
-    picture.path([(372, 482), (372, 506)], "dotted")
-    picture.text(384, 501, "torchrun stops all", look="small")
+    picture.path([(358, 482), (358, 506)], "dotted")
+    picture.text(370, 501, "torchrun stops all", look="small")
     wrong = [case for case, (failed, _, named) in cases.items() if failed != named]
     description = picture.say(
-        "Four runs of two ranks. In each, one rank fails first, and torchrun's report names one. "
-        "In the cases {} it names a rank that did not fail first.",
+        "Four runs of two ranks. In each, one rank fails first while the other one computes, and "
+        "torchrun's report names one. In the cases {} it names a rank that did not fail first.",
         ", ".join(wrong),
     )
     return picture.svg(description, {"cases": cases})
@@ -520,9 +548,9 @@ def draw_lane(picture: Picture, rank: int, lane: Lane, stop: float, y: float, st
     picture.text(24, y + 20, "rank {}", rank, look="small dim")
     with picture.grows(start, computed):
         picture.box(100, y, UNIT * lane.computes, 26, f"full {color}", round=3)
-    if lane.computes > 3:
-        with picture.appears(computed - 0.6):
-            picture.text(178, y + 20, "computes", look="small middle inverse")
+    with picture.appears(computed - 0.6):
+        middle = 100 + UNIT * lane.computes / 2
+        picture.text(middle, y + 20, "computes", look="small middle inverse")
     x = 100 + UNIT * lane.computes
     ends = computed
     if lane.idle:
@@ -588,42 +616,58 @@ ARRIVES = 1.8  # seconds from the beginning of a step until the chunks arrive
 PLACES = [(16, 106), (348, 106), (348, 236), (16, 236)]  # of ranks 0 to 3, around the ring
 
 
-def lost_node(words: Words = None) -> str:
-    """A node is lost in the second epoch. Both nodes resume from the snapshot of the first one."""
-    picture = Picture("lost_node", "A node is lost, and the run resumes", 236, 12, words)
-    rows = {"other node": (64, 0, 64), "lost node": (124, 1, 34)}
-    for node, (y, color, lasts) in rows.items():  # lasts: the width of what is lost of epoch 2
-        picture.text(12, y + 26, node, look="small dim")
+def lost_node(rank_0: list[str], words: Words = None) -> str:
+    """A node is lost in the second epoch. Both nodes resume from the snapshot of the first one.
+
+    rank_0: the node that has rank 0 in epoch 1, and the one that has it in epoch 2.
+    """
+    picture = Picture("lost_node", "A node is lost, and the run resumes", 296, 12, words)
+    picture.text(14, 70, "epoch 1", look="small")
+    picture.text(128, 70, "epoch 2", look="small")
+    picture.text(510, 70, "epoch 2", look="small")
+    rows = {"other node": (114, 112), "lost node": (206, 96)}
+    for node, (y, lasts) in rows.items():  # lasts: the width of what is discarded
+        first = rank_0[0] != node
+        then = rank_0[1] != node
+        picture.text(14, y - 8, node, look="small dim")
         with picture.grows(0.4, 2.4):
-            picture.box(116, y, 92, 38, f"full c{color}", round=3)
+            picture.box(14, y, 96, 38, f"full c{first:d}", round=3)
         with picture.appears(1.6):
-            picture.text(162, y + 26, "epoch 1", look="small middle inverse")
-        with picture.grows(2.8, 2.8 + lasts / 34):
-            picture.box(216, y + 1, lasts, 36, f"tint c{color}", round=3)
+            picture.text(62, y + 26, "rank {}", f"{first:d}", look="small middle inverse")
+        with picture.grows(2.8, 2.8 + lasts / 70):
+            picture.box(126, y + 1, lasts, 36, f"tint c{first:d}", round=3)
+        with picture.appears(5.4):
+            picture.text(126 + lasts / 2, y + 26, "discarded", look="small middle")
         with picture.grows(8.4, 10.4):
-            picture.box(494, y, 92, 38, f"full c{color}", round=3)
+            picture.box(510, y, 76, 38, f"full c{then:d}", round=3)
         with picture.appears(9.6):
-            picture.text(540, y + 26, "epoch 2", look="small middle inverse")
+            picture.text(548, y + 26, "rank {}", f"{then:d}", look="small middle inverse")
     with picture.appears(2.6):
-        picture.path([(212, 54), (212, 186)], "dotted")
-        picture.text(212, 212, "snapshot", look="small middle")
-    with picture.appears(3.9):
-        cross(picture, 256, 137)
-        picture.text(276, 150, "killed", look="small")
+        picture.path([(118, 58), (118, 254)], "dotted")
+        picture.text(118, 278, "snapshot", look="small middle")
+    with picture.appears(4.2):
+        cross(picture, 228, 219)
+        picture.text(248, 232, "killed", look="small")
     with picture.appears(4.8):
-        cross(picture, 286, 77)
-        picture.text(306, 90, "connection closed", look="small")
+        cross(picture, 244, 127)
+        picture.text(244, 106, "connection closed", look="small")
+    with picture.grows(5.4, 8):
+        picture.box(262, 115, 232, 36, "edge mix", round=3)
+    with picture.appears(7.8):
+        picture.text(378, 140, "waits for a second node", look="small middle")
     with picture.appears(7):
-        picture.text(478, 150, "started again", look="small right")
+        picture.text(494, 232, "started again", look="small right")
     with picture.appears(8):
-        picture.path([(487, 54), (487, 186)], "dotted")
-        picture.text(466, 212, "both resume after epoch 1", look="small middle")
+        picture.path([(502, 58), (502, 254)], "dotted")
+        picture.text(586, 278, "both resume after epoch 1", look="small right")
     description = picture.say(
         "Two nodes over time. After epoch 1 the snapshot is written. In epoch 2 a node is killed. "
         "The other node finds its connection closed, and waits until the lost one is started "
-        "again. Then both resume from the snapshot. What they had done of epoch 2 is lost."
+        "again. Then both resume from the snapshot. What they had done of epoch 2 is discarded. "
+        "Rank 0 is first on the {}, and then on the {}.",
+        *[picture.say(node) for node in rank_0],
     )
-    return picture.svg(description, {})
+    return picture.svg(description, {"rank_0": rank_0})
 
 
 def ring(sends: list[list[int]], words: Words = None) -> str:
@@ -633,7 +677,7 @@ def ring(sends: list[list[int]], words: Words = None) -> str:
     the receiver adds the chunk to its own, and in the last three the chunk replaces its own.
     """
     seconds = FIRST + STEP * len(sends) + 3
-    picture = Picture("ring", "Ring all-reduce: four ranks, six steps", 474, seconds, words)
+    picture = Picture("ring", "Ring all-reduce: four ranks, six steps", 508, seconds, words)
     states = ring_states(sends)
     picture.path([(256, 126), (342, 126)], arrow=True)
     picture.path([(466, 152), (466, 230)], arrow=True)
@@ -649,8 +693,12 @@ def ring(sends: list[list[int]], words: Words = None) -> str:
             for step, before in enumerate(states[:-1]):
                 new = states[step + 1][rank][chunk] - before[rank][chunk]
                 if new:
-                    with picture.appears(FIRST + STEP * step + ARRIVES):
+                    # Without motion the large chunks are those after step 1.
+                    arrives = FIRST + STEP * step + ARRIVES
+                    with picture.appears(arrives, still=step == 0):
                         dots(picture, left, y, new)
+                    if step == 0:
+                        picture.box(left, y, 56, 40, "edge mix still")
     for step, chunks in enumerate(sends):
         start = FIRST + STEP * step
         for rank, chunk in enumerate(chunks):
@@ -665,22 +713,23 @@ def ring(sends: list[list[int]], words: Words = None) -> str:
             what = "step {}: the receiver copies (all-gather)"
         with picture.travels(start, start + STEP):
             picture.text(MIDDLE, 66, what, step + 1, look="middle")
-    picture.text(MIDDLE, 66, "steps 1 to 3 add, steps 4 to 6 copy", look="middle still")
+    picture.text(MIDDLE, 66, "after step 1: each rank has added one chunk", look="middle still")
     dot_means = "a dot or stripe: whose numbers a chunk contains"
     picture.text(MIDDLE, 334, dot_means, look="small middle")
-    cell_means = "after each step: a row is a rank, a column a chunk"
+    cell_means = "below: a row is a rank, a column a chunk"
     picture.text(MIDDLE, 358, cell_means, look="small middle")
-    for step, state in enumerate(states):
+    for place, step in enumerate((0, 3, 6)):
         arrived = FIRST + STEP * (step - 1) + ARRIVES
-        left = 20 + 82 * step
-        with picture.lit(max(arrived, 0), arrived + STEP):
-            panel(picture, left, 372, state)
-            label = "{}" if step else "start"
-            picture.text(left + 34, 460, label, step, look="small middle")
+        left = 22 + 204 * place
+        with picture.lit(max(arrived, 0), arrived + 3 * STEP):
+            panel(picture, left, 374, states[step])
+            label = "after step {}" if step else "start"
+            picture.text(left + 74, 494, label, step, look="small middle")
     description = picture.say(
         "Four ranks in a ring have four chunks each. In each step every rank sends one chunk to "
         "the next rank. In steps 1 to 3 the receiver adds it, so that each rank has one chunk with "
-        "the numbers of all four ranks. In steps 4 to 6 these chunks are copied around the ring.",
+        "the numbers of all four ranks. In steps 4 to 6 these chunks are copied around the ring. "
+        "Three squares show the chunks of all ranks at the start, after step 3 and after step 6.",
     )
     return picture.svg(description, {"sends": sends})
 
@@ -709,15 +758,15 @@ def panel(picture: Picture, left: float, top: float, state: list[list[set]]) -> 
     cells = []
     stripes = {source: [] for source in range(4)}
     for rank, chunks in enumerate(state):
-        y = top + 17 * rank
+        y = top + 25 * rank
         for chunk, sources in enumerate(chunks):
-            x = left + 17 * chunk
+            x = left + 37 * chunk
             cells.append((x - 0.5, y - 0.5))
             for source in sources:
-                stripes[source].append((x + 4 * source, y))
+                stripes[source].append((x + 2 + 8 * source, y + 2))
     for source, corners in stripes.items():
-        picture.boxes(corners, 4, 16, f"full c{source}")
-    picture.boxes(cells, 17, 17, "thin")
+        picture.boxes(corners, 8, 20, f"full c{source}")
+    picture.boxes(cells, 37, 25, "thin")
 
 
 if __name__ == "__main__":

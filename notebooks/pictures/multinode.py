@@ -28,7 +28,10 @@ def lost_node(lost, survivor, again) -> list[str]:
         lines += [f"{node:5} node, rank 0: {line}" for line in run.out[0].splitlines()]
     lines.insert(2, "other node:         RuntimeError: ... Connection closed (or reset) by peer")
     lesson.show_code("\n".join(lines), "text", caption="what the ranks print")
-    lesson.show_moving(moving.lost_node())
+    rank_0 = []  # the node of rank 0 in each epoch
+    for before_or_after in (lost, again):
+        rank_0.append("lost node" if before_or_after.out[0] else "other node")
+    lesson.show_moving(moving.lost_node(rank_0))
     return lines
 
 

@@ -109,8 +109,13 @@ class Picture:
     # ------------------------------------------------------------ what of it moves
     # Each of these is used as `with picture.appears(2):`, and what is drawn inside moves so.
 
-    def appears(self, start: float, across: float = 0, down: float = 0, takes: float = FADE):
-        """Seen from a second on, until the end. It comes from so far across and down."""
+    def appears(
+        self, start: float, across: float = 0, down: float = 0, takes: float = FADE, still=True
+    ):
+        """Seen from a second on, until the end. It comes from so far across and down.
+
+        still: is it also seen in the picture without motion?
+        """
         end = self.seconds
         moments = {
             0: f"opacity: 0; {AWAY}",
@@ -120,7 +125,10 @@ class Picture:
             end - FADE: f"opacity: 1; {HOME}",
             end: f"opacity: 0; {HOME}",
         }
-        return self.group(self.frames(moments), across, down)
+        name = self.frames(moments)
+        if not still:
+            self.hidden.add(name)
+        return self.group(name, across, down)
 
     def travels(self, start: float, end: float, across: float = 0, down: float = 0):
         """Seen only from start to end, while it goes so far across and down."""

@@ -14,7 +14,7 @@ def step_of_stage_1() -> None:
     step = lesson.phases(row)
     whole = lesson.medians(row)["step"]
     del step["exposed"]  # waiting for other ranks: one process has none
-    shares = ", ".join(f"{phase} {length / whole:.0%}" for phase, length in step.items())
+    shares = ", ".join(f"{phase} {length / whole:.1%}" for phase, length in step.items())
     print(f"A step of {row[0]['batch_size']} images takes {whole:.1f} ms: {shares}")
 
 
@@ -31,17 +31,20 @@ def rounded(values) -> list[float]:
 
 
 def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
-    """How far each wrong gradient is from that of the batch, and the right one next to it."""
+    """How far each wrong gradient is from that of the batch, and the right one below it."""
     title = "Right gradients differ by rounding only; mistakes are far larger"
-    with lesson.picture(title, height=3) as axes:
-        pairs = [pair for both in zip(wrong.items(), right.items()) for pair in both]
-        names, values = zip(*pairs)
-        colors = [lesson.COLORS["exposed"], lesson.COLORS["backward"]] * 3
-        axes.barh(names, values, color=colors)
-        for row, value in enumerate(values):
-            text = f"{value:.2f}" if value > 0.01 else f"{value:.0e}"
-            axes.text(value + 0.01, row, text, va="center")
-        axes.set(xlim=(0, 1), ylim=(5.5, -0.5))
+    mistakes = [0, 2.7, 5.4]  # rows: between two pairs is more room than in a pair
+    corrected = [1, 3.7, 6.4]
+    green = lesson.RANKS[2]
+    with lesson.picture(title, height=3.4) as axes:
+        axes.barh(mistakes, wrong.values(), color=lesson.COLORS["exposed"])
+        axes.barh(corrected, right.values(), color=green)
+        for row, value in zip(mistakes, wrong.values()):
+            axes.text(value + 0.015, row, f"{value:.2f}", va="center")
+        for row, value in zip(corrected, right.values()):
+            axes.text(value + 0.015, row, f"{value:.0e}", va="center")
+        axes.set_yticks(mistakes + corrected, [*wrong, *right])
+        axes.set(xlim=(0, 1), ylim=(7, -0.6))
         axes.set(xlabel="largest error / largest entry of the gradient")
 
 
