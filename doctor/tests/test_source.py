@@ -660,3 +660,17 @@ def test_a_sum_that_is_divided_by_the_number_of_ranks(tmp_path, monkeypatch):
     assert [n for n in range(1, 18) if repeated.adds_up(f"sums.py:{n}")] == [4, 9, 15, 16]
     assert repeated.over_world("sums.py:4")
     assert not repeated.over_world("sums.py:9")
+
+
+@pytest.mark.parametrize(
+    ("generator", "line"),
+    [("default_rng()", 3), ("default_rng(rank)", 3), ("default_rng(8)", None)],
+)
+def test_an_order_by_a_generator_with_one_seed_is_the_same_on_all_ranks(
+    tmp_path, monkeypatch, generator, line
+):
+    monkeypatch.chdir(tmp_path)
+    script = f"import numpy as np\nrng = np.random.{generator}\norder = rng.permutation(10)\n"
+    (tmp_path / "train.py").write_text(script)
+    source.tree_of.cache_clear()
+    assert order.shuffled(["train.py"]) == (f"train.py:{line}" if line else "")

@@ -6,7 +6,7 @@ As in values.py, where two lines are possible, the answer is an empty text.
 import ast
 import re
 
-from .source import blocks_of, has, loops_around, parted, the_only, tree_of
+from .source import RANK, asks, blocks_of, has, loops_around, parted, the_only, tree_of
 from .values import (
     FUNCTIONS,
     NAMES,
@@ -660,11 +660,23 @@ def place_of_seed(value):
 
 
 def shuffled(files):
-    """The only line that draws an order, and gets no generator."""
+    """The only line that draws an order, and gets no generator with one seed for all ranks."""
     lines = set()
     for file in files:
         for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Call) and called(node) in SHUFFLES:
-                if not any(keyword.arg == "generator" for keyword in node.keywords):
+                given = any(keyword.arg == "generator" for keyword in node.keywords)
+                if not given and not is_of_seeded_generator(file, node):
                     lines.add(f"{file}:{node.lineno}")
     return the_only(lines)
+
+
+def is_of_seeded_generator(file, call):
+    """`np.random.default_rng(8).permutation(n)`, or `rng.permutation(n)` of such a generator."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    generator = made(Value(file, call.lineno, call.func.value))
+    node = getattr(generator, "node", None)
+    if not isinstance(node, ast.Call) or called(node) not in SEEDING:
+        return False
+    return bool(node.args) and not any(asks(argument, RANK) for argument in node.args)
