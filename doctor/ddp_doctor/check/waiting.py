@@ -544,11 +544,14 @@ def saved_by_every_rank(run):
                     checkpoints.add(event.path)
     for (path, step), lines in writers.items():
         if len(lines) > 1:
+            fine = "each rank has a disk of its own"
+            if path not in checkpoints:
+                fine = "all ranks write the same, or each rank has a disk of its own"
             yield Finding(
                 "saved-by-every-rank",
                 at=next(iter(lines.values())),
                 seen=f"Ranks {short(lines)} all write {Path(path).name} after {step} steps",
-                fine="" if path not in checkpoints else "each rank has a disk of its own",
+                fine=fine,
                 comes_from=next(iter(lines.values())),
                 role="" if path in checkpoints else "results",
             )
