@@ -186,7 +186,8 @@ def line_around_ddp(row):
 
     It is a model of the parameters that differ, and a pass between two of their steps follows.
     """
-    work, rank = row.works[0], row.ranks[0]
+    work = row.works[0]
+    rank = row.ranks[0]
     models = {work.parameters.models[number] for number in row.differing("gradients")}
     after = {event.when.passes: event.at for event in rank.all(Backward)}
     places = {event.at for event in passes_before(rank, work)}
@@ -321,7 +322,9 @@ def line_that_changed(run, optimizer, row):
         loads.append(own)
     lines = {}
     for at in {at for own in loads for at in own}:
-        met = [[event.state for event in own.get(at, [])] for own in loads]
+        met = []
+        for own in loads:
+            met.append([event.state for event in own.get(at, [])])
         if any(states != met[0] for states in met):
             event = next(own[at][0] for own in loads if at in own)
             lines[at] = guard_of([at, *event.called_from]) or at
@@ -426,7 +429,9 @@ def line_of_rate(run, optimizer, row):
             return changed
         own = line_made(rate_of(optimizer.parameters.made)) or optimizer.parameters.made
         return line_of_assigned(entry_assigned("lr", files_of(run))) or own
-    values = [[event.value for event in rank.all(Plateau)] for rank in row.ranks]
+    values = []
+    for rank in row.ranks:
+        values.append([event.value for event in rank.all(Plateau)])
     if any(own != values[0] for own in values):
         return line_of_value(run, run.all(Plateau)[0].at)
     # A class may keep the rate in its own `self.lr`, too: what the optimizer gets is an entry.
@@ -482,7 +487,7 @@ def different_modes(run):
         odd = []
         for row in optimizer.rows:
             modes = {bool(work.forwards) for work in row.works}
-            averaged = all(any(event.averages for event in work.backwards) for work in row.works)
+            averaged = all(map(averages, row.works))
             if len(modes) > 1 and averaged:
                 odd.append(row)
         if len(odd) > 2:
@@ -496,6 +501,10 @@ def different_modes(run):
                 fine="a rank is meant to train without dropout",
                 comes_from=line,
             )
+
+
+def averages(work):
+    return any(event.averages for event in work.backwards)
 
 
 def different_numbers_of_steps(run):

@@ -159,7 +159,9 @@ def lines_in(call, run):
 
 def asked_by_some(run):
     """A line that asks a framework for a collective, and that only some ranks have reached."""
-    counts = [Counter(event.at for event in rank.all(Asked)) for rank in run.ranks]
+    counts = []
+    for rank in run.ranks:
+        counts.append(Counter(event.at for event in rank.all(Asked)))
     for event in run.all(Asked):
         if len({count[event.at] for count in counts}) > 1:
             origin = guard_of([event.at, *event.called_from])
