@@ -76,6 +76,9 @@ def test_the_average_of_the_shards_is_the_batch():
 def test_the_buckets_are_sent_in_the_order_in_which_gradients_are_ready():
     values = data("buckets")
     assert sum(values["filled"], []) == values["order"] and len(values["filled"]) == 3
+    network = [*import_module("03_ddp_spawn.train").make_model().parameters()]
+    for bucket, size in zip(values["filled"], values["sizes"]):
+        assert size == sum(network[parameter].nbytes for parameter in bucket)
 
 
 def test_the_cases_of_failures_are_those_that_the_ranks_run():

@@ -62,17 +62,18 @@ CHINESE = {
     "Buckets travel while backward still runs": "反向传播还在计算，梯度桶已经发出",
     "backward: the last layer's gradients come first": "反向传播：最后一层的梯度最先算完",
     "bucket {}": "桶 {}",
+    "{} kB": "{} 千字节",
     "backward is over": "反向传播结束",
     "exposed": "未被掩盖",
     "order of events, not to scale": "先后顺序，不按比例",
     "{} gradients become complete one after the other. Bucket 0 is full after {} of them, and "
     "is averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
-    "when backward is over: this part is exposed. A bar is as long as its bucket has "
-    "gradients. The axis shows the order of events and is not to scale.": (
+    "when backward is over: this part is exposed. The length of a bar shows the bytes of its "
+    "bucket. The axis shows the order of events and is not to scale.": (
         "{} 个梯度先后算完。算完 {} 个时，桶 0 装满，"
         "各 rank 随即对它求平均，反向传播同时计算后面的梯度。"
         "只有最后一个桶（桶 {}）在反向传播结束之后才求平均，这一部分通信未被掩盖。"
-        "色条的长度与桶里的梯度个数成正比。横轴是先后顺序，不按比例。"
+        "色条的长度表示桶的字节数。横轴是先后顺序，不按比例。"
     ),
     # launch
     "torchrun runs the whole script in each rank": "torchrun 让每个 rank 运行整个脚本",

@@ -29,4 +29,8 @@ def bucket_film(events: list[tuple[str, list[int]]]) -> None:
     in_order = []
     for bucket in filled:
         in_order.append(sorted(bucket, key=order.index))
-    lesson.show_moving(moving.buckets(order, in_order))
+    network = [*import_module("03_ddp_spawn.train").make_model().parameters()]
+    sizes = []
+    for bucket in in_order:
+        sizes.append(sum(network[parameter].nbytes for parameter in bucket))
+    lesson.show_moving(moving.buckets(order, in_order, sizes))

@@ -343,18 +343,21 @@ def image(picture: Picture, x: float, y: float) -> None:
     picture.dot(x + 25, y + 11, 3, "thin")
 
 
-def buckets(order: list[int], filled: list[list[int]], words: Words = None) -> str:
+def buckets(
+    order: list[int], filled: list[list[int]], sizes: list[int], words: Words = None
+) -> str:
     """The gradients of one backward pass, the buckets that they fill, and when these are sent.
 
     order: the parameters, as their gradients become ready. filled: the parameters of each bucket.
+    sizes: the bytes of each bucket.
     """
     pace = 0.8  # seconds of a gradient
     cell = 36
     left = 28
     first = 0.6
     over = first + pace * len(order)
-    seconds = over + pace * len(filled[-1]) + 3.2
-    picture = Picture("buckets", "Buckets travel while backward still runs", 270, seconds, words)
+    seconds = over + 5
+    picture = Picture("buckets", "Buckets travel while backward still runs", 292, seconds, words)
     picture.text(left, 66, "backward: the last layer's gradients come first", look="small dim")
     ready = 0
     for place, bucket in enumerate(filled):
@@ -370,29 +373,32 @@ def buckets(order: list[int], filled: list[list[int]], words: Words = None) -> s
         with picture.appears(full - 0.1, takes=0.2):
             picture.box(start, 79, width - 1, 40, f"edge c{place}")
             picture.path([(end, 120), (end, 138)], "dotted")
-        # A bar is as long as its bucket. It is not as long as the all-reduce takes.
-        with picture.grows(full, full + pace * len(bucket)):
-            picture.box(end, 140, width, 40, f"full c{place}")
+        # The length of a bar shows bytes. How long the all-reduce takes is not recorded.
+        share = sizes[place] / max(sizes)
+        bar = max(122 * share, 6)
+        with picture.grows(full, full + max(2 * share, 0.3)):
+            picture.box(end, 140, bar, 40, f"full c{place}", round=3)
         with picture.appears(full + 0.8):
-            picture.text(end + width / 2, 202, "bucket {}", place, look="middle small")
+            picture.text(end, 202, "bucket {}", place, look="small")
+            picture.text(end, 224, "{} kB", f"{sizes[place] / 1000:.0f}", look="small dim")
     end = left + cell * len(order)
     with picture.appears(over):
-        picture.path([(end, 72), (end, 212)], "dotted")
+        picture.path([(end, 72), (end, 182)], "dotted")
         picture.text(end + 10, 104, "backward is over", look="small")
-    with picture.appears(over + 2.2):
-        picture.text(end + 10, 167, "exposed", look="small inverse")
-    picture.path([(left, 228), (572, 228)], arrow=True)
-    picture.text(MIDDLE, 254, "order of events, not to scale", look="small middle")
+    with picture.appears(over + 1):
+        picture.text(end + bar + 8, 167, "exposed", look="small")
+    picture.path([(left, 250), (572, 250)], arrow=True)
+    picture.text(MIDDLE, 276, "order of events, not to scale", look="small middle")
     description = picture.say(
         "{} gradients become complete one after the other. Bucket 0 is full after {} of them, and "
         "is averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
-        "when backward is over: this part is exposed. A bar is as long as its bucket has "
-        "gradients. The axis shows the order of events and is not to scale.",
+        "when backward is over: this part is exposed. The length of a bar shows the bytes of its "
+        "bucket. The axis shows the order of events and is not to scale.",
         len(order),
         len(filled[0]),
         len(filled) - 1,
     )
-    return picture.svg(description, {"order": order, "filled": filled})
+    return picture.svg(description, {"order": order, "filled": filled, "sizes": sizes})
 
 
 # ---------------------------------------------------------------- stage 4
