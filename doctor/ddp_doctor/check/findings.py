@@ -91,6 +91,13 @@ PREPARED = (
     " Otherwise call its step() once per step of the optimizer."
 )
 # A cause stands before its effects: of certain findings, that of the first row is shown first.
+
+NOT_DIVIDED = Change(
+    "use_distributed_sampler",
+    "This argument tells the framework not to divide the data.",
+    "Remove use_distributed_sampler=False.",
+)
+
 FINDINGS = {
     # the process
     "raised-before-joining": Kind(
@@ -491,11 +498,7 @@ FINDINGS = {
         "Each rank must train on its own samples. Otherwise more ranks gain nothing.",
         "docs/your_script/adapt.md#step-by-step",
         changes=(
-            Change(
-                "use_distributed_sampler",
-                "This argument tells the framework not to divide the data.",
-                "Remove use_distributed_sampler=False.",
-            ),
+            NOT_DIVIDED,
             Change(
                 r"prepare\(",
                 "Accelerate prepares the training here, without the loader.",
@@ -693,11 +696,7 @@ FINDINGS = {
         "Every sample is counted once per rank.",
         "docs/reference/corrections.md#testing-and-collectives",
         changes=(
-            Change(
-                "use_distributed_sampler",
-                "This argument tells the framework not to divide the data.",
-                "Remove use_distributed_sampler=False.",
-            ),
+            NOT_DIVIDED,
             Change(
                 r"prepare\(",
                 "Accelerate prepares the training here, without the test loader.",

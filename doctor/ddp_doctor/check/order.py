@@ -627,9 +627,7 @@ def calls_in_loop(lines, files):
     known = set()
     while pending:
         file, scope = pending.pop()
-        for call in ast.walk(scope):
-            if not isinstance(call, ast.Call):
-                continue
+        for call in calls_in(scope):
             found.append((file, call))
             if called(call) not in known:
                 known.add(called(call))

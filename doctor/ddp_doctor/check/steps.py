@@ -347,8 +347,11 @@ def different_untrained(run):
     if any(optimizer.first_difference or optimizer.drifts for optimizer in run.optimizers):
         return  # they may follow from these
     for team in run.teams:
-        met = list(zip(*(rank.all(Untrained) for rank in team)))
-        met = [looks for looks in met if len({(*look.names, look.last) for look in looks}) == 1]
+        met = []
+        for looks in zip(*(rank.all(Untrained) for rank in team)):
+            models = {(*look.names, look.last) for look in looks}
+            if len(models) == 1:
+                met.append(looks)
         if len(team) > 1 and met:
             yield from different_parameters(run, met)
             yield from different_buffers(run, met)

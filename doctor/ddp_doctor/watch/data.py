@@ -88,7 +88,9 @@ def note_loader(loader, dataset=None, *args, **kwargs):
         lines = [here(), *callers(most=8)]
         below = lines.index(line) + 1 if line in lines else len(lines)
         READING.loaders_of[id(dataset)] = (line, lines[below:])
-    READING.made[loader], READING.made_from[loader] = READING.loaders_of.get(id(dataset), ("", []))
+    line, led_to_it = READING.loaders_of.get(id(dataset), ("", []))
+    READING.made[loader] = line
+    READING.made_from[loader] = led_to_it
 
 
 def note_mode(module, mode=True):
