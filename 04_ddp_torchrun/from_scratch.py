@@ -27,6 +27,10 @@ import torch
 import torch.distributed as dist
 
 HERE = Path(__file__).resolve().parent
+# The signals that have asked this launcher to end. Their handler only puts them here, because an
+# exception could arrive between the start of a rank and the line that remembers it. This rank would
+# then be left running.
+asked_to_end: list[int] = []
 
 
 def launch(script: list[str], ranks: int, max_restarts: int = 0) -> int:
@@ -131,10 +135,14 @@ def show(rank: int, lines, last_lines: deque) -> None:
 def first_failure(ranks: list[subprocess.Popen]) -> tuple[int, int] | None:
     """Wait until a rank has failed -> its number and exit code, or None when all have ended well.
 
+    Raises SystemExit if a signal asks this launcher to end.
+
     The first failure that this function sees may not be the first that happened: a rank that fails
     can end a second rank, and the second rank may be seen first.
     """
     while True:
+        if asked_to_end:
+            sys.exit(128 + asked_to_end[0])
         codes = [process.poll() for process in ranks]
         for rank, code in enumerate(codes):
             if code:
@@ -277,11 +285,13 @@ def main() -> int:
         return 0
     if not Path(args.script[0]).is_file():
         parser.error(f"there is no script {args.script[0]}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: asked_to_end.append(number))
     return launch(args.script, args.nproc_per_node, args.max_restarts)
 
 
 if __name__ == "__main__":
-    # SIGTERM becomes an exception, so that the `finally` in run_once stops the ranks.
+    # In the proof SIGTERM is an exception, as Ctrl-C is, so that `finally` blocks stop the ranks.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         sys.exit(main())
