@@ -105,6 +105,7 @@ def train(device, rank, world_size):
             scaler.step(optimizer)
             scaler.update()
 
+        # A model with BatchNorm needs two more lines here: see "Buffers" in 03_ddp_spawn/README.md.
         model.eval()
         correct = torch.tensor(0, device=device)
         with torch.inference_mode():

@@ -93,6 +93,7 @@ def train(device, rank, world_size):
             loss.backward()
             optimizer.step()
 
+        # A model with BatchNorm needs two more lines here: see "Buffers" in 03_ddp_spawn/README.md.
         model.eval()
         correct = torch.tensor(0, device=device)
         with torch.inference_mode():

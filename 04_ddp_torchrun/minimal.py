@@ -3,8 +3,8 @@
 torchrun --standalone --nproc-per-node 2 04_ddp_torchrun/minimal.py
 
 --standalone means that all ranks are on this machine, and --nproc-per-node is their number: one per
-GPU. With --backend gloo at the end, ranks can share a GPU. The comments number the changes from
-01_baseline/minimal.py, as the steps in docs/your_script/adapt.md do.
+GPU. The comments number the changes from 01_baseline/minimal.py, as the steps in
+docs/your_script/adapt.md do.
 """
 
 import argparse
@@ -88,6 +88,7 @@ def train(device, rank, world_size):
             loss.backward()
             optimizer.step()
 
+        # A model with BatchNorm needs two more lines here: see "Buffers" in 03_ddp_spawn/README.md.
         model.eval()
         correct = torch.tensor(0, device=device)
         with torch.inference_mode():

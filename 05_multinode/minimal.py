@@ -4,15 +4,12 @@ torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0
     05_multinode/minimal.py
 
 Run this command in two terminals: each of them represents a node. The ranks of both terminals take
-the first GPU, so add --backend gloo on a machine with GPUs. On two machines, write the name of the
-first machine instead of 127.0.0.1, and the number of GPUs after --nproc-per-node. At this address
-the nodes find each other, which is called rendezvous (rdzv). If the nodes share a folder for the
-data, run stage 1 once before, so that they do not all write the same files at the same time.
+the first GPU, so add --backend gloo on a machine with GPUs. README.md says what two machines need.
 
 If one node fails, both end, unless torchrun has --max-restarts. Run both commands again: the
-training resumes from snapshot.pt. On several machines rank 0 may then be on a different node, so
-run the commands in a folder that the nodes share. Remove the file to begin again. The comments 1 to
-9 are those of stage 4, and 10 to 12 are new.
+training resumes from snapshot.pt. Remove this file to begin again.
+
+The comments 1 to 9 are those of stage 4, and 10 to 12 are new.
 """
 
 import argparse
@@ -101,8 +98,8 @@ def train(device, rank, world_size):
         print(f"snapshot.pt: {first_epoch} of 2 epochs are done")
 
     for epoch in range(first_epoch, 2):
-        # 11. This seed replaces the one of change 2. It is computed from the epoch and the rank, so
-        # a resumed run draws the same random numbers as a run without a stop.
+        # 11. From here on this seed is used, not the one of change 2. It is computed from the epoch
+        # and the rank, so a resumed run draws the same random numbers as a run without a stop.
         torch.manual_seed(epoch * world_size + rank)
         sampler.set_epoch(epoch)  # 8. Without this line every epoch has the order of the first.
         model.train()
@@ -115,6 +112,7 @@ def train(device, rank, world_size):
             loss.backward()
             optimizer.step()
 
+        # A model with BatchNorm needs two more lines here: see "Buffers" in 03_ddp_spawn/README.md.
         model.eval()
         correct = torch.tensor(0, device=device)
         with torch.inference_mode():
