@@ -16,7 +16,7 @@ svg = import_module("notebooks.pictures.svg")
 NAMES = sorted(moving.FILES)
 # What a Chinese picture has in English: names of programs, variables, errors and PyTorch's terms.
 NOT_TRANSLATED = r"\b(rank|GPU|torchrun|python|minimal\.py|standalone|nproc-per-node|store|cuda)\b"
-NOT_TRANSLATED += r"|\b(ValueError|SIGKILL|RANK|LOCAL_RANK|GROUP_RANK|WORLD_SIZE)\b"
+NOT_TRANSLATED += r"|\b(ValueError|SIGKILL|RANK|LOCAL_RANK|WORLD_SIZE)\b"
 
 
 def file_of(name, ending=".svg"):
@@ -73,12 +73,14 @@ def test_the_average_of_the_shards_is_the_batch():
     assert torch.allclose(mean, torch.tensor(values["whole"]), atol=1e-4)
 
 
-def test_the_buckets_are_sent_in_the_order_in_which_gradients_are_ready():
+def test_the_buckets_hold_all_gradients_and_the_last_one_is_exposed():
     values = data("buckets")
-    assert sum(values["filled"], []) == values["order"] and len(values["filled"]) == 3
-    network = [*import_module("03_ddp_spawn.train").make_model().parameters()]
-    for bucket, size in zip(values["filled"], values["sizes"]):
-        assert size == sum(network[parameter].nbytes for parameter in bucket)
+    network = import_module("03_ddp_spawn.train").make_model()
+    sizes = [bucket["size"] for bucket in values["sent"]]
+    assert sum(sizes) == sum(parameter.nbytes for parameter in network.parameters())
+    assert all(bucket["sent"] < bucket["averaged"] for bucket in values["sent"])
+    first, *_, last = values["sent"]
+    assert first["sent"] < values["over"] <= last["sent"]
 
 
 def test_the_cases_of_failures_are_those_that_the_ranks_run():

@@ -49,7 +49,15 @@ def train(folder: Path) -> Run:
     return torchrun(SCRIPT, 2, **in_folder(folder))
 
 
-def lose_node_1(folder: Path) -> tuple[Run, Run, Run]:
+def killed_after_an_epoch(folder: Path) -> None:
+    """Kill such a run when it has written its first snapshot, and copy this to first-epoch.pt."""
+    snapshot = folder / "snapshot.pt"
+    torchrun(SCRIPT, 2, kill_at=snapshot, check=False, **in_folder(folder))
+    copy = folder / "first-epoch.pt"
+    copy.write_bytes(snapshot.read_bytes())  # The second epoch will replace the snapshot.
+
+
+def lose_a_node(folder: Path) -> tuple[Run, Run, Run]:
     """Run the script of stage 5 on two nodes, kill node 1 after the first epoch, and start it again
 
     -> node 1 until it is killed, node 0, node 1 after it was started again.
@@ -60,8 +68,6 @@ def lose_node_1(folder: Path) -> tuple[Run, Run, Run]:
     with ThreadPoolExecutor(1) as pool:
         node_0 = pool.submit(node, 0, port, SCRIPT, **how)
         lost = node(1, port, SCRIPT, kill_at=snapshot, check=False, **how)
-        copy = folder / "first-epoch.pt"
-        copy.write_bytes(snapshot.read_bytes())  # The second epoch will replace the snapshot.
         again = node(1, port, SCRIPT, **how)
         return lost, node_0.result(), again
 
@@ -81,7 +87,7 @@ while True:
 """
 
 
-def lose_node_0(file: Path) -> Run:
+def lose_the_endpoint(file: Path) -> Run:
     """Start two nodes, and kill node 0 when their ranks have added up and left a file -> node 1."""
     port = free_port()
     how = {"restarts": 1, "check": False}

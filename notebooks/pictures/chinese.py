@@ -31,7 +31,7 @@ CHINESE = {
     "scatter: GPU 0 splits the batch": "scatter：GPU 0 把批次拆成几份",
     "parallel apply: all GPUs compute": "parallel apply：各卡同时计算",
     "gather: the outputs come back to GPU 0": "gather：输出汇集到 GPU 0",
-    "backward: gradients of the outputs go down": "backward：输出的梯度发到各卡",
+    "backward: GPU 0 sends gradients of the outputs": "backward：输出的梯度发到各卡",
     "gradients of the weights come back, and add up": "权重的梯度回到 GPU 0 并相加",
     "One process has four GPUs. In each step GPU 0 copies the model to the three others, and "
     "sends each of them {} of the {} images. All four compute. The outputs come back to GPU 0, "
@@ -60,20 +60,15 @@ CHINESE = {
     ),
     # buckets
     "Buckets travel while backward still runs": "反向传播还在计算，梯度桶已经发出",
-    "backward: the last layer's gradients come first": "反向传播：最后一层的梯度最先算完",
-    "bucket {}": "桶 {}",
-    "{} kB": "{} 千字节",
-    "backward is over": "反向传播结束",
+    "bucket {}: {} kB": "桶 {}：{} 千字节",
     "exposed": "未被掩盖",
-    "order of events, not to scale": "先后顺序，不按比例",
-    "{} gradients become complete one after the other. Bucket 0 is full after {} of them, and "
-    "is averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
-    "when backward is over: this part is exposed. The length of a bar shows the bytes of its "
-    "bucket. The axis shows the order of events and is not to scale.": (
-        "{} 个梯度先后算完。算完 {} 个时，桶 0 装满，"
-        "各 rank 随即对它求平均，反向传播同时计算后面的梯度。"
-        "只有最后一个桶（桶 {}）在反向传播结束之后才求平均，这一部分通信未被掩盖。"
-        "色条的长度表示桶的字节数。横轴是先后顺序，不按比例。"
+    "{} ms": "{} 毫秒",
+    "A backward pass of {} milliseconds. {} buckets of gradients are sent and averaged. Those "
+    "that are full early are averaged while backward computes the next gradients. From {} "
+    "milliseconds on all gradients are complete, and the rank waits: this part is exposed.": (
+        "一次 {} 毫秒的反向传播。{} 个梯度桶先后发出并求平均。"
+        "先装满的桶在反向传播计算后面的梯度时求平均。"
+        "从 {} 毫秒起，全部梯度都已算完，rank 只是在等待，这一部分通信未被掩盖。"
     ),
     # launch
     "torchrun runs the whole script in each rank": "torchrun 让每个 rank 运行整个脚本",

@@ -15,22 +15,32 @@ def first_step(ranks: list[dict]) -> None:
     lesson.show_moving(moving.idea(same["start"], gradients, same["average"], end))
 
 
-def leaving(events: list[tuple[str, list[int]]]) -> list[tuple[int, list[int]]]:
-    """-> for each bucket: how many gradients were ready when it left, and its parameters."""
-    kinds = [kind for kind, _ in events]
-    buckets = [(k, parameters) for k, (kind, parameters) in enumerate(events) if kind == "bucket"]
-    return [(kinds[:k].count("gradient"), parameters) for k, parameters in buckets]
+def leaving(events: list[tuple[str, list[int], float]]) -> list[tuple[int, list[int]]]:
+    """-> for each bucket: how many gradients were ready when it was sent, and its parameters."""
+    kinds = [kind for kind, _, _ in events]
+    sent = [(k, parameters) for k, (kind, parameters, _) in enumerate(events) if kind == "sent"]
+    return [(kinds[:k].count("gradient"), parameters) for k, parameters in sent]
 
 
-def bucket_film(events: list[tuple[str, list[int]]]) -> None:
-    """One backward pass: the gradients become ready, the buckets fill, and are all-reduced."""
-    order = [parameters[0] for kind, parameters in events if kind == "gradient"]
-    filled = [parameters for kind, parameters in events if kind == "bucket"]
-    in_order = []
-    for bucket in filled:
-        in_order.append(sorted(bucket, key=order.index))
+def bucket_film(passes: list[list[tuple[str, list[int], float]]]) -> None:
+    """How long backward computes, and each bucket from sent to averaged, in one of the passes.
+
+    It is the pass in which the buckets waited least for the other rank and for a free core.
+    """
+    events = min(passes, key=time_of_buckets)
+    over = max(time for kind, _, time in events if kind == "gradient")
     network = [*import_module("03_ddp_spawn.train").make_model().parameters()]
-    sizes = []
-    for bucket in in_order:
-        sizes.append(sum(network[parameter].nbytes for parameter in bucket))
-    lesson.show_moving(moving.buckets(order, in_order, sizes))
+    averaged = {tuple(bucket): time for kind, bucket, time in events if kind == "averaged"}
+    buckets = []
+    for kind, bucket, sent in events:
+        if kind == "sent":
+            size = sum(network[parameter].nbytes for parameter in bucket)
+            until = averaged[tuple(bucket)]
+            buckets.append({"size": size, "sent": round(sent, 3), "averaged": round(until, 3)})
+    lesson.show_moving(moving.buckets(round(over, 3), buckets))
+
+
+def time_of_buckets(events: list[tuple[str, list[int], float]]) -> float:
+    """The milliseconds from sent to averaged, of all buckets together."""
+    averaged = sum(time for kind, _, time in events if kind == "averaged")
+    return averaged - sum(time for kind, _, time in events if kind == "sent")

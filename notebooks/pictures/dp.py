@@ -14,24 +14,17 @@ def moves(shards: list) -> None:
 
 
 def threads_and_processes() -> dict:
-    """Lines: the work of two threads and of two processes, by the time of a layer
+    """A table: the speed of two threads and of two processes, by the time of a layer
 
     -> the record of the benchmark.
     """
     record = json.loads((lesson.ROOT / "benchmarks/results/threads.json").read_text())
-    rows = record["rows"]
-    title = "With short layers two threads are slower than one"
-
-    with lesson.picture(title, height=3.2) as axes:
-        layer = [row["microseconds"] for row in rows]
-        for way, mark, color in (("processes", "s-", "#0072B2"), ("threads", "o-", "#D55E00")):
-            axes.plot(layer, [row[way] for row in rows], mark, color=color, label=f"two {way}")
-        axes.axhline(1, color=lesson.GRAY, linewidth=0.8)
-        highest = max(max(row["threads"], row["processes"]) for row in rows)
-        axes.set(xscale="log", ylim=(0, 1.15 * highest), ylabel="times the work\nof one thread")
-        axes.set_xticks([10, 30, 100, 300], ["10", "30", "100", "300"])
-        axes.set(xlabel="microseconds of one layer (logarithmic axis)")
-        axes.legend(loc="lower right")
+    measured = record["rows"]
+    rows = []
+    for row in (measured[0], measured[len(measured) // 2], measured[-1]):
+        layer = f"{row['microseconds']:.0f} microseconds"
+        rows.append([layer, f"{row['threads']:.2f}", f"{row['processes']:.2f}"])
+    lesson.table(["one layer takes", "two threads", "two processes"], rows)
     return record
 
 

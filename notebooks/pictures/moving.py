@@ -121,18 +121,19 @@ def average(shards: list[list[float]], whole: list[float], size: int, words: Wor
     def height(value: float) -> float:
         return 362 - 226 * (value - low) / (high - low)
 
+    width = 536 / len(whole)
     for column in range(len(whole)):
-        picture.box(44 + 67 * column, 124, 62, 248, "ground")
+        picture.box(44 + width * column, 124, width - 6, 248, "ground")
     picture.path([(24, height(0)), (580, height(0))], "dotted")
     picture.text(24, height(0) - 6, "0", look="small dim")
     for column, of_batch in enumerate(whole):
-        x = 75 + 67 * column
+        x = 41 + width * (column + 0.5)
         mean = sum(shard[column] for shard in shards) / len(shards)
         with picture.appears(2.4):
             picture.dot(x, height(of_batch), 12, "line")
         for device, shard in enumerate(shards):
             y = height(shard[column])
-            aside = 14 * (device - 1.5)  # so that marks of nearly equal values are all seen
+            aside = width / 5 * (device - 1.5)  # so that marks of nearly equal values are all seen
             mark(picture, x + aside, y, device)
             with picture.travels(4, 5.8, -aside, height(mean) - y):
                 mark(picture, x + aside, y, device)
@@ -186,7 +187,7 @@ def copies(images: list[int], words: Words = None) -> str:
         (3.2, 5.8, "scatter: GPU 0 splits the batch"),
         (5.8, 8.4, "parallel apply: all GPUs compute"),
         (8.4, 11.4, "gather: the outputs come back to GPU 0"),
-        (11.4, 14, "backward: gradients of the outputs go down"),
+        (11.4, 14, "backward: GPU 0 sends gradients of the outputs"),
         (14, 18.4, "gradients of the weights come back, and add up"),
     ]
     ways = {1: "down", 2: "down", 4: "up", 5: "down", 6: "up"}  # of steps in which things are sent
@@ -343,62 +344,57 @@ def image(picture: Picture, x: float, y: float) -> None:
     picture.dot(x + 25, y + 11, 3, "thin")
 
 
-def buckets(
-    order: list[int], filled: list[list[int]], sizes: list[int], words: Words = None
-) -> str:
-    """The gradients of one backward pass, the buckets that they fill, and when these are sent.
+def buckets(over: float, sent: list[dict], words: Words = None) -> str:
+    """One backward pass as it was measured: the buckets are averaged while backward computes.
 
-    order: the parameters, as their gradients become ready. filled: the parameters of each bucket.
-    sizes: the bytes of each bucket.
+    over: when all gradients are complete, in milliseconds. sent: for each bucket its size in bytes,
+    and the milliseconds at which it is sent and at which its average is there.
     """
-    pace = 0.8  # seconds of a gradient
-    cell = 36
-    left = 28
+    end = max(bucket["averaged"] for bucket in sent)
+    left = 178
+    scale = (576 - left) / end  # units of width of a millisecond
+    pace = 8 / end  # seconds of the picture of a millisecond
     first = 0.6
-    over = first + pace * len(order)
-    seconds = over + 5
-    picture = Picture("buckets", "Buckets travel while backward still runs", 292, seconds, words)
-    picture.text(left, 66, "backward: the last layer's gradients come first", look="small dim")
-    ready = 0
-    for place, bucket in enumerate(filled):
-        start = left + cell * ready
-        width = cell * len(bucket)
-        for _ in bucket:
-            with picture.appears(first + pace * ready, takes=0.2):
-                x = left + cell * ready
-                picture.labelled(x + 2, 82, 32, 34, f"tint c{place}", "{}", order[ready])
-            ready += 1
-        full = first + pace * ready
-        end = start + width
-        with picture.appears(full - 0.1, takes=0.2):
-            picture.box(start, 79, width - 1, 40, f"edge c{place}")
-            picture.path([(end, 120), (end, 138)], "dotted")
-        # The length of a bar shows bytes. How long the all-reduce takes is not recorded.
-        share = sizes[place] / max(sizes)
-        bar = max(122 * share, 6)
-        with picture.grows(full, full + max(2 * share, 0.3)):
-            picture.box(end, 140, bar, 40, f"full c{place}", round=3)
-        with picture.appears(full + 0.8):
-            picture.text(end, 202, "bucket {}", place, look="small")
-            picture.text(end, 224, "{} kB", f"{sizes[place] / 1000:.0f}", look="small dim")
-    end = left + cell * len(order)
-    with picture.appears(over):
-        picture.path([(end, 72), (end, 182)], "dotted")
-        picture.text(end + 10, 104, "backward is over", look="small")
-    with picture.appears(over + 1):
-        picture.text(end + bar + 8, 167, "exposed", look="small")
-    picture.path([(left, 250), (572, 250)], arrow=True)
-    picture.text(MIDDLE, 276, "order of events, not to scale", look="small middle")
+    title = "Buckets travel while backward still runs"
+    picture = Picture("buckets", title, 316, first + pace * end + 4, words)
+
+    def x(milliseconds: float) -> float:
+        return left + scale * milliseconds
+
+    def at(milliseconds: float) -> float:
+        return first + pace * milliseconds
+
+    picture.text(left - 10, 90, "backward", look="small right")
+    with picture.grows(first, at(over)):
+        picture.box(left, 66, scale * over, 36, "full mix", round=3)
+    with picture.appears(at(over / 2)):
+        picture.text(x(over / 2), 90, "computes", look="small middle inverse")
+    for place, bucket in enumerate(sent):
+        y = 120 + 48 * place
+        begins = bucket["sent"]
+        ends = bucket["averaged"]
+        size = f"{bucket['size'] / 1000:.0f}"
+        picture.text(left - 10, y + 25, "bucket {}: {} kB", place, size, look="small right")
+        with picture.grows(at(begins), at(ends)):
+            picture.box(x(begins), y, scale * (ends - begins), 36, f"full c{place}", round=3)
+    with picture.appears(at(over)):
+        picture.path([(x(over), 64), (x(over), 262)], "dotted")
+    with picture.appears(at(end)):
+        last = len(sent) - 1
+        look = f"small bold right words c{last}"
+        picture.text(x(over) - 10, 145 + 48 * last, "exposed", look=look)
+    picture.path([(left, 270), (580, 270)], arrow=True)
+    picture.text(left, 298, "0", look="small middle")
+    picture.text(576, 298, "{} ms", f"{end:.0f}", look="small right")
     description = picture.say(
-        "{} gradients become complete one after the other. Bucket 0 is full after {} of them, and "
-        "is averaged while backward computes the next ones. Only the last bucket, {}, is averaged "
-        "when backward is over: this part is exposed. The length of a bar shows the bytes of its "
-        "bucket. The axis shows the order of events and is not to scale.",
-        len(order),
-        len(filled[0]),
-        len(filled) - 1,
+        "A backward pass of {} milliseconds. {} buckets of gradients are sent and averaged. Those "
+        "that are full early are averaged while backward computes the next gradients. From {} "
+        "milliseconds on all gradients are complete, and the rank waits: this part is exposed.",
+        f"{end:.1f}",
+        len(sent),
+        f"{over:.1f}",
     )
-    return picture.svg(description, {"order": order, "filled": filled, "sizes": sizes})
+    return picture.svg(description, {"over": over, "sent": sent})
 
 
 # ---------------------------------------------------------------- stage 4
@@ -496,7 +492,7 @@ STOPS = {"hangs": 7.3, "raises": 2.9, "exits early": 5.3, "is killed": 2.9}
 SEEN = 0.5  # units of time from a failure until torchrun stops all
 FAILS = 2.4  # The unit of time in which the first rank fails. It is the same in all cases.
 LANES = {  # by the way to fail: the rank that fails, and the other one
-    "hangs": (Lane(FAILS, "hangs"), Lane(4.8, "waits", "timeout")),
+    "hangs": (Lane(FAILS, "hangs"), Lane(3.6, "waits", "timeout")),
     "raises": (Lane(FAILS, says="ValueError"), Lane(2.9)),
     "exits early": (Lane(FAILS, says="exit code 0"), Lane(4.8, says="connection closed")),
     "is killed": (Lane(FAILS, says="SIGKILL"), Lane(2.9)),
@@ -597,8 +593,7 @@ def nodes(ranks: list[dict[str, int]], words: Words = None) -> str:
         top = 52 + 162 * node
         if local == 0:
             picture.box(14, top, 572, 124, "dashed", round=10)
-            picture.text(28, top + 56, "node {}", node, look="bold")
-            picture.text(28, top + 84, "GROUP_RANK={}", node, look="small")
+            picture.text(28, top + 70, "node {}", node, look="bold")
         left = 196 + 194 * local
         picture.box(left, top + 12, 182, 100, f"tint c{own['RANK']}")
         picture.text(left + 91, top + 42, "RANK={}", own["RANK"], look="bold middle")
@@ -630,12 +625,12 @@ def lost_node(rank_0: list[str], words: Words = None) -> str:
     picture = Picture("lost_node", "A node is lost, and the run resumes", 296, 12, words)
     picture.text(14, 70, "epoch 1", look="small")
     picture.text(128, 70, "epoch 2", look="small")
-    picture.text(510, 70, "epoch 2", look="small")
+    picture.text(586, 70, "epoch 2 again", look="small right")
     rows = {"other node": (114, 112), "lost node": (206, 96)}
     for node, (y, lasts) in rows.items():  # lasts: the width of what is discarded
         first = rank_0[0] != node
         then = rank_0[1] != node
-        picture.text(14, y - 8, node, look="small dim")
+        picture.text(14, y - 8, node, look="small")
         with picture.grows(0.4, 2.4):
             picture.box(14, y, 96, 38, f"full c{first:d}", round=3)
         with picture.appears(1.6):
@@ -664,7 +659,7 @@ def lost_node(rank_0: list[str], words: Words = None) -> str:
     with picture.appears(7):
         picture.text(494, 232, "started again", look="small right")
     with picture.appears(8):
-        picture.path([(502, 58), (502, 254)], "dotted")
+        picture.path([(502, 82), (502, 254)], "dotted")
         picture.text(586, 278, "both resume after epoch 1", look="small right")
     description = picture.say(
         "Two nodes over time. After epoch 1 the snapshot is written. In epoch 2 a node is killed. "

@@ -19,8 +19,8 @@ def step_of_stage_1() -> None:
 
 
 def shard_gradients(shards, whole) -> None:
-    """The first eight numbers of the shards' gradients, their average, and those of the batch."""
-    numbers = slice(8)
+    """The first four numbers of the shards' gradients, their average, and those of the batch."""
+    numbers = slice(4)
     of_shards = [rounded(shard[numbers]) for shard in shards]
     lesson.show_moving(moving.average(of_shards, rounded(whole[numbers]), len(whole)))
 
@@ -28,24 +28,6 @@ def shard_gradients(shards, whole) -> None:
 def rounded(values) -> list[float]:
     """Digits beyond these are not seen in a picture."""
     return [round(value, 5) for value in values.tolist()]
-
-
-def distances(wrong: dict[str, float], right: dict[str, float]) -> None:
-    """How far each wrong gradient is from that of the batch, and the right one below it."""
-    title = "Right gradients differ by rounding only; mistakes are far larger"
-    mistakes = [0, 2.7, 5.4]  # rows: between two pairs is more room than in a pair
-    corrected = [1, 3.7, 6.4]
-    green = lesson.RANKS[2]
-    with lesson.picture(title, height=3.4) as axes:
-        axes.barh(mistakes, wrong.values(), color=lesson.COLORS["exposed"])
-        axes.barh(corrected, right.values(), color=green)
-        for row, value in zip(mistakes, wrong.values()):
-            axes.text(value + 0.015, row, f"{value:.2f}", va="center")
-        for row, value in zip(corrected, right.values()):
-            axes.text(value + 0.015, row, f"{value:.0e}", va="center")
-        axes.set_yticks(mistakes + corrected, [*wrong, *right])
-        axes.set(xlim=(0, 1), ylim=(7, -0.6))
-        axes.set(xlabel="largest error / largest entry of the gradient")
 
 
 # ---------------------------------------------------------------- loading

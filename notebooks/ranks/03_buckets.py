@@ -1,10 +1,11 @@
-"""When is each gradient complete, and when is each bucket sent? Notebook 3 runs this.
+"""When is each gradient complete, and when is each bucket averaged? Notebook 3 runs this.
 
 The ranks use PyTorch's own DDP. A hook on every parameter notes when its gradient is complete. DDP
-calls a communication hook in place of its own all-reduce. This hook notes every bucket and averages
-it as DDP does.
+calls a communication hook in place of its own all-reduce. This hook notes when a bucket is sent and
+when its average is there, and averages it as DDP does.
 """
 
+import time
 from functools import partial
 from importlib import import_module
 
@@ -16,36 +17,59 @@ from torch.nn.parallel import DistributedDataParallel
 
 stage = import_module("03_ddp_spawn.train")
 
-Event = tuple[str, list[int]]  # ("gradient", [its parameter]) or ("bucket", its parameters)
+# What happened: "gradient" with its parameter, or "sent" or "averaged" with those of a bucket, and
+# the milliseconds since the beginning of backward.
+Event = tuple[str, list[int], float]
 
 
-def look(cap: float) -> list[list[Event]]:
-    """Run two backward passes on a rank, in its group -> what happened in each of them.
+def look(cap: float, passes: int = 100, images: int = 32) -> list[list[Event]]:
+    """Run some backward passes on a rank, in its group -> what happened in each of them.
 
     cap: bucket_cap_mb.
     """
     model = stage.make_model()
     parameters = list(model.parameters())
-    events = []
+    notes = Notes()
     ddp_model = DistributedDataParallel(model, bucket_cap_mb=cap)
     for index, parameter in enumerate(parameters):
-        parameter.register_post_accumulate_grad_hook(partial(note_gradient, events, index))
+        parameter.register_post_accumulate_grad_hook(partial(note_gradient, notes, index))
     index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
-    ddp_model.register_comm_hook((events, index_of), note_bucket)
+    ddp_model.register_comm_hook((notes, index_of), average)
     seen = []
-    for _ in range(2):
-        F.cross_entropy(ddp_model(torch.rand(2, 1, 28, 28)), torch.tensor([3, 7])).backward()
-        seen.append(list(events))
-        events.clear()
+    for _ in range(passes):
+        x = torch.rand(images, 1, 28, 28)
+        loss = F.cross_entropy(ddp_model(x), torch.zeros(images, dtype=torch.long))
+        dist.barrier()  # All ranks begin at the same time.
+        notes.begin()
+        loss.backward()
+        seen.append(notes.events)
     return seen
 
 
-def note_gradient(events: list[Event], index: int, parameter: Tensor) -> None:
-    events.append(("gradient", [index]))
+class Notes:
+    """The events of one backward pass."""
+
+    def begin(self) -> None:
+        self.events: list[Event] = []
+        self.started = time.perf_counter()
+
+    def add(self, kind: str, parameters: list[int]) -> None:
+        milliseconds = 1000 * (time.perf_counter() - self.started)
+        self.events.append((kind, parameters, milliseconds))
 
 
-def note_bucket(notes: tuple, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    events, index_of = notes
-    events.append(("bucket", [index_of[id(parameter)] for parameter in bucket.parameters()]))
+def note_gradient(notes: Notes, index: int, parameter: Tensor) -> None:
+    notes.add("gradient", [index])
+
+
+def average(state: tuple, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    notes, index_of = state
+    parameters = [index_of[id(parameter)] for parameter in bucket.parameters()]
+    notes.add("sent", parameters)
     gradients = bucket.buffer() / dist.get_world_size()
-    return dist.all_reduce(gradients, async_op=True).get_future().then(lambda all: all.value()[0])
+
+    def arrived(sums: torch.futures.Future[list[Tensor]]) -> Tensor:
+        notes.add("averaged", parameters)
+        return sums.value()[0]
+
+    return dist.all_reduce(gradients, async_op=True).get_future().then(arrived)
