@@ -41,11 +41,21 @@ def wrap(model):
 
 
 @pytest.fixture
-def number(tmp_path, monkeypatch):
-    """The line of the script that has these words for the n-th time."""
+def write_script(tmp_path, monkeypatch):
+    """A function that writes a script into the working folder, where it is looked up."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    source.tree_of.cache_clear()
+
+    def write(text, name="train.py"):
+        (tmp_path / name).write_text(text)
+        source.tree_of.cache_clear()
+
+    return write
+
+
+@pytest.fixture
+def number(write_script):
+    """The line of the script that has these words for the n-th time."""
+    write_script(SCRIPT)
 
     def line(words, n=0):
         found = [i for i, text in enumerate(SCRIPT.splitlines(), 1) if words in text]
@@ -112,9 +122,8 @@ files = sorted(os.listdir(folder))
 """
 
 
-def test_the_line_that_made_a_value(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "values.py").write_text(VALUES)
+def test_the_line_that_made_a_value(write_script):
+    write_script(VALUES, "values.py")
 
     def line(words):
         [number] = [i for i, text in enumerate(VALUES.splitlines(), 1) if words in text]
@@ -135,11 +144,10 @@ def test_the_line_that_made_a_value(tmp_path, monkeypatch):
     assert values.decision(inside, [line("dist.barrier")]) == line("score = evaluate")
 
 
-def test_ddp_that_is_called_on_gpus_only(number, tmp_path):
+def test_ddp_that_is_called_on_gpus_only(number, write_script):
     assert source.wraps_on_gpus_only({"train.py"}) == ""  # two of the calls are made in any case
     head = SCRIPT[: SCRIPT.index("    if args.gpu")]
-    (tmp_path / "train.py").write_text(head)
-    source.tree_of.cache_clear()
+    write_script(head)
     assert source.wraps_on_gpus_only({"train.py"}) == number("if torch.cuda")
 
 
@@ -200,11 +208,9 @@ vocabulary = {name: i for i, name in enumerate(seen)}
 
 
 @pytest.fixture
-def line(tmp_path, monkeypatch):
+def line(write_script):
     """The line of TRAINER that has these words."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "trainer.py").write_text(TRAINER)
-    source.tree_of.cache_clear()
+    write_script(TRAINER, "trainer.py")
 
     def number(words):
         [found] = [i for i, text in enumerate(TRAINER.splitlines(), 1) if words in text]
@@ -293,10 +299,8 @@ for step in range(9):
 
 
 @pytest.mark.parametrize("text", DRAWN)
-def test_the_seed_of_data_that_the_script_draws(text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(text)
-    source.tree_of.cache_clear()
+def test_the_seed_of_data_that_the_script_draws(text, write_script):
+    write_script(text)
     numbers = [n for n, code in enumerate(text.splitlines(), 1) if "model(" in code]
     number, common = DRAWN[text]
     seed = f"train.py:{number}" if number else ""
@@ -314,10 +318,8 @@ NOISES = {  # draws of a generator -> are they noise?
 
 
 @pytest.mark.parametrize("text", NOISES)
-def test_a_generator_that_makes_noise_or_chooses_samples(text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(text)
-    source.tree_of.cache_clear()
+def test_a_generator_that_makes_noise_or_chooses_samples(text, write_script):
+    write_script(text)
     assert order.makes_noise("self.rng", {"train.py"}) == NOISES[text]
 
 
@@ -360,10 +362,8 @@ for x in data:
 
 
 @pytest.mark.parametrize("text", AVERAGES)
-def test_an_average_that_leaves_the_buffers_out(text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(text)
-    source.tree_of.cache_clear()
+def test_an_average_that_leaves_the_buffers_out(text, write_script):
+    write_script(text)
     number = AVERAGES[text]
     found = changed.average_without_buffers({"train.py"})
     assert found == (f"train.py:{number}" if number else "")
@@ -393,10 +393,8 @@ loss = loss_of(student(x), target(x))
 
 
 @pytest.mark.parametrize("text", FURTHER)
-def test_the_line_that_makes_a_second_model(text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(text)
-    source.tree_of.cache_clear()
+def test_the_line_that_makes_a_second_model(text, write_script):
+    write_script(text)
     last = f"train.py:{len(text.splitlines())}"
     found = values.further_model_made(last)
     assert found == (f"train.py:{FURTHER[text]}" if FURTHER[text] else "")
@@ -422,10 +420,8 @@ arguments = TrainingArguments(
 """
 
 
-def test_the_line_that_gives_a_flag_as_the_batch_of_each_rank(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(BATCH_OF_ALL)
-    source.tree_of.cache_clear()
+def test_the_line_that_gives_a_flag_as_the_batch_of_each_rank(write_script):
+    write_script(BATCH_OF_ALL)
     assert values.batch_given("train.py:2", {"train.py"}) == "train.py:7"
     assert values.batch_given("train.py:3", {"train.py"}) == ""
 
@@ -456,10 +452,8 @@ def context_of(fabric, model, accumulating):
 """
 
 
-def test_the_condition_of_no_backward_sync_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SYNC)
-    source.tree_of.cache_clear()
+def test_the_condition_of_no_backward_sync_by_its_name(write_script):
+    write_script(SYNC)
     assert values.condition_made("train.py:5") == "train.py:4"
     assert values.condition_made("train.py:7") == ""
     assert values.condition_made("train.py:9") == ""
@@ -484,10 +478,8 @@ def step(self):
 """
 
 
-def test_the_count_from_which_a_rate_follows(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(RATE)
-    source.tree_of.cache_clear()
+def test_the_count_from_which_a_rate_follows(write_script):
+    write_script(RATE)
     assert source.entry_assigned("lr", {"train.py"}) == "train.py:10"
     assert values.running_count("train.py:10") == "train.py:3"
     assert values.running_count("train.py:11") == ""
@@ -521,10 +513,8 @@ trainer = Trainer(**{"train_dataset": Rows("train", world_size, rank)})
 """
 
 
-def test_the_line_by_which_the_ranks_have_other_data(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "parts.py").write_text(PARTS)
-    source.tree_of.cache_clear()
+def test_the_line_by_which_the_ranks_have_other_data(write_script):
+    write_script(PARTS, "parts.py")
     files = {"parts.py"}
     assert order.line_of_subset("parts.py:4", False, files) == ("share", "parts.py:3")
     assert order.line_of_subset("parts.py:6", True, files) == ("drawn", "parts.py:5")
@@ -581,10 +571,8 @@ class Model:
 """
 
 
-def test_the_part_of_a_stream_an_order_and_a_result(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "stream.py").write_text(STREAM)
-    source.tree_of.cache_clear()
+def test_the_part_of_a_stream_an_order_and_a_result(write_script):
+    write_script(STREAM, "stream.py")
     assert data.loop_of_stream("stream.py:3") == "stream.py:7"
     assert data.loop_of_stream("stream.py:13") == "stream.py:15"
     assert order.drawn_order(SimpleNamespace(order_by="stream.py:21"), []) == "stream.py:22"
@@ -619,10 +607,8 @@ def cached(path):
 """
 
 
-def test_the_line_that_should_wait_for_a_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "race.py").write_text(RACE)
-    source.tree_of.cache_clear()
+def test_the_line_that_should_wait_for_a_file(write_script):
+    write_script(RACE, "race.py")
 
     def event(*numbers):
         first, *others = [f"race.py:{number}" for number in numbers]
@@ -653,10 +639,8 @@ def reduced(fabric, accelerator):
 """
 
 
-def test_a_sum_that_is_divided_by_the_number_of_ranks(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sums.py").write_text(SUMS)
-    source.tree_of.cache_clear()
+def test_a_sum_that_is_divided_by_the_number_of_ranks(write_script):
+    write_script(SUMS, "sums.py")
     assert [n for n in range(1, 18) if repeated.adds_up(f"sums.py:{n}")] == [4, 9, 15, 16]
     assert repeated.over_world("sums.py:4")
     assert not repeated.over_world("sums.py:9")
@@ -667,10 +651,8 @@ def test_a_sum_that_is_divided_by_the_number_of_ranks(tmp_path, monkeypatch):
     [("default_rng()", 3), ("default_rng(rank)", 3), ("default_rng(8)", None)],
 )
 def test_an_order_by_a_generator_with_one_seed_is_the_same_on_all_ranks(
-    tmp_path, monkeypatch, generator, line
+    write_script, generator, line
 ):
-    monkeypatch.chdir(tmp_path)
     script = f"import numpy as np\nrng = np.random.{generator}\norder = rng.permutation(10)\n"
-    (tmp_path / "train.py").write_text(script)
-    source.tree_of.cache_clear()
+    write_script(script)
     assert order.shuffled(["train.py"]) == (f"train.py:{line}" if line else "")
