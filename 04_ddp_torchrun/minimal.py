@@ -47,16 +47,14 @@ def main():
 
 def train(device, rank, world_size):
     train_set, test_set = load_mnist()
-    # 5a. This is the batch of one rank. All ranks together still take 240 images per step, or a few
-    # less.
+    # 5a. This is the batch of one rank. All ranks together take up to 240 images per step.
     batch_size = 240 // world_size
-    # 5b. Each rank trains on its own part (shard) of the images. The sampler asks the group for the
-    # rank and the world size. It shuffles with a seed of its own, the same on all ranks, so the
-    # shards do not overlap.
+    # 5b. Each rank trains on its own part (shard) of the images. The sampler shuffles with the same
+    # seed on all ranks, so the shards do not overlap.
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler)
-    # 6a. Rank r tests the images r, r + world_size, ... No DistributedSampler is used here: it
-    # repeats some images if they cannot be shared evenly, and repeated images count twice.
+    # 6a. Rank r tests the images r, r + world_size, ... A DistributedSampler would repeat some of
+    # them if they cannot be shared evenly.
     shard = Subset(test_set, range(rank, len(test_set), world_size))
     test_loader = DataLoader(shard, batch_size=500)
 
@@ -70,9 +68,8 @@ def train(device, rank, world_size):
         nn.Flatten(),
         nn.Linear(7 * 7 * 32, 10),
     ).to(device)
-    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. Only
-    # training calls the wrapper. Its forward pass may communicate, and in the test a rank that has
-    # one batch more than the others would wait for them.
+    # 7. DDP copies the weights of rank 0 into the model of every rank, and wraps this model. The
+    # test does not call the wrapper, whose forward pass may communicate.
     ddp_model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
