@@ -1,4 +1,4 @@
-"""The blocks on README, the stages' pages and docs/, by the comment above them.
+"""The blocks on README, the stages' pages, docs/ and in notebooks, by the comment above them.
 
 <!-- run -->               a sh or python block, run from the repository's root as a reader would
 <!-- run on 2 ranks -->    a python block, started by torchrun
@@ -27,6 +27,7 @@ from conftest import ROOT, STAGES, free_port
 EXAMPLES = sorted(ROOT.glob("docs/*/examples/*.py"))
 PAGES = [ROOT / "README.md", *(ROOT / stage / "README.md" for stage in STAGES)]
 PAGES += [ROOT / "05_multinode/RING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += sorted((ROOT / "notebooks/source").glob("*.md"))
 NUMBER = re.compile(r"# \d+[a-z]?\. ")
 MARKED = re.compile(r"^ *<!-- ([^\n]+) -->\n\n? *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 

@@ -80,7 +80,9 @@ def test_the_buckets_hold_all_gradients_and_the_last_one_is_exposed():
     assert sum(sizes) == sum(parameter.nbytes for parameter in network.parameters())
     assert all(bucket["sent"] < bucket["averaged"] for bucket in values["sent"])
     first, *_, last = values["sent"]
-    assert first["sent"] < values["over"] <= last["sent"]
+    complete = [moment for bucket in values["sent"] for moment in bucket["complete"]]
+    assert len(complete) == len([*network.parameters()])
+    assert first["sent"] < max(complete) <= last["sent"]
 
 
 def test_the_cases_of_failures_are_those_that_the_ranks_run():

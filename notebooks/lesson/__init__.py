@@ -1,7 +1,6 @@
 """What the notebooks share. It is no part of the lessons, and no stage imports it.
 
     lesson.show_source("01_baseline/train.py", "train_epoch")   code as it stands in the file now
-    lesson.show_lines("05_multinode/minimal.py", "# 12.", "os.replace")  lines of a function
     lesson.table(["device", "images"], [["0", 60], ["1", 60]])
     lesson.measured("03_ddp_spawn", batch_size=120)              what was measured, and committed
     with lesson.picture("Backward takes longest", height=2) as axes: ...
@@ -22,7 +21,7 @@ from IPython.core.error import UsageError
 from .drawing import COLORS, DARK, DIGITS, GRAY, RANKS, picture, show_moving, stack
 from .ranks import ROOT, Run, give, start, temporary_folder, torchrun
 from .records import digits, measured, medians, phases, ratio
-from .showing import guessed, show_code, show_lines, show_source, table
+from .showing import guessed, show_code, show_source, table
 from .spawned import Ranks
 
 if str(ROOT) not in sys.path:  # the notebook's own entry ".." is not found after a %cd

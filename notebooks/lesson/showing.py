@@ -14,14 +14,6 @@ def show_source(path: str, *names: str) -> None:
     show_code(source(path, *names), "python", caption=path)
 
 
-def show_lines(path: str, first: str, last: str) -> None:
-    """Show a script's lines from the one that contains `first` to the one that contains `last`."""
-    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
-    start = next(number for number, line in enumerate(lines) if first in line)
-    end = next(number for number, line in enumerate(lines) if number >= start and last in line)
-    show_code(textwrap.dedent("\n".join(lines[start : end + 1])), "python", caption=path)
-
-
 def source(path: str, *names: str) -> str:
     """The text of functions and classes of a script, with their decorators; nothing is imported.
 

@@ -61,7 +61,8 @@ CHINESE = {
     # buckets
     "Buckets travel while backward still runs": "反向传播还在计算，梯度桶已经发出",
     "bucket {}: {} kB": "桶 {}：{} 千字节",
-    "exposed": "未被掩盖",
+    "exposed: {} ms": "未被掩盖：{} 毫秒",
+    "A mark is the moment at which a gradient is complete.": "一条短线是一个梯度算完的时刻。",
     "{} ms": "{} 毫秒",
     "A backward pass of {} milliseconds. {} buckets of gradients are sent and averaged. Those "
     "that are full early are averaged while backward computes the next gradients. From {} "

@@ -25,19 +25,20 @@ def leaving(events: list[tuple[str, list[int], float]]) -> list[tuple[int, list[
 def bucket_film(passes: list[list[tuple[str, list[int], float]]]) -> None:
     """How long backward computes, and each bucket from sent to averaged, in one of the passes.
 
-    It is the pass in which the buckets waited least for the other rank and for a free core.
+    It is the pass whose buckets took the least time: they waited least for the other rank.
     """
     events = min(passes, key=time_of_buckets)
-    over = max(time for kind, _, time in events if kind == "gradient")
     network = [*import_module("03_ddp_spawn.train").make_model().parameters()]
+    complete = {bucket[0]: time for kind, bucket, time in events if kind == "gradient"}
     averaged = {tuple(bucket): time for kind, bucket, time in events if kind == "averaged"}
     buckets = []
     for kind, bucket, sent in events:
         if kind == "sent":
             size = sum(network[parameter].nbytes for parameter in bucket)
-            until = averaged[tuple(bucket)]
-            buckets.append({"size": size, "sent": round(sent, 3), "averaged": round(until, 3)})
-    lesson.show_moving(moving.buckets(round(over, 3), buckets))
+            gradients = [round(complete[parameter], 3) for parameter in bucket]
+            times = {"sent": round(sent, 3), "averaged": round(averaged[tuple(bucket)], 3)}
+            buckets.append({"size": size, "complete": gradients} | times)
+    lesson.show_moving(moving.buckets(buckets))
 
 
 def time_of_buckets(events: list[tuple[str, list[int], float]]) -> float:

@@ -29,10 +29,8 @@ def threads_and_processes() -> dict:
 
 
 def speeds_on_a_cpu() -> tuple[float, float]:
-    """Print and return the speed of two threads and of two processes, over that of one process."""
+    """The speed of two threads and of two processes, over that of one process."""
     names = ("01_baseline", "02_dp-threads", "03_ddp_spawn")
     rows = [lesson.measured(name) for name in names]
     threads, processes = (lesson.ratio(row, rows[0]) for row in rows[1:])
-    print(f"two threads (from_scratch.py of stage 2): {threads:.2f} times as fast as one process")
-    print(f"two processes (DDP, stage 3):             {processes:.2f} times")
     return threads, processes

@@ -344,19 +344,20 @@ def image(picture: Picture, x: float, y: float) -> None:
     picture.dot(x + 25, y + 11, 3, "thin")
 
 
-def buckets(over: float, sent: list[dict], words: Words = None) -> str:
+def buckets(sent: list[dict], words: Words = None) -> str:
     """One backward pass as it was measured: the buckets are averaged while backward computes.
 
-    over: when all gradients are complete, in milliseconds. sent: for each bucket its size in bytes,
-    and the milliseconds at which it is sent and at which its average is there.
+    sent: for each bucket its size in bytes, and the milliseconds at which each of its gradients is
+    complete, at which it is sent, and at which its average is there.
     """
+    over = max(max(bucket["complete"]) for bucket in sent)
     end = max(bucket["averaged"] for bucket in sent)
     left = 178
-    scale = (576 - left) / end  # units of width of a millisecond
+    scale = (416 - left) / end  # units of width of a millisecond
     pace = 8 / end  # seconds of the picture of a millisecond
     first = 0.6
     title = "Buckets travel while backward still runs"
-    picture = Picture("buckets", title, 316, first + pace * end + 4, words)
+    picture = Picture("buckets", title, 372, first + pace * end + 4, words)
 
     def x(milliseconds: float) -> float:
         return left + scale * milliseconds
@@ -364,13 +365,18 @@ def buckets(over: float, sent: list[dict], words: Words = None) -> str:
     def at(milliseconds: float) -> float:
         return first + pace * milliseconds
 
-    picture.text(left - 10, 90, "backward", look="small right")
+    picture.text(left - 10, 110, "backward", look="small right")
     with picture.grows(first, at(over)):
-        picture.box(left, 66, scale * over, 36, "full mix", round=3)
-    with picture.appears(at(over / 2)):
-        picture.text(x(over / 2), 90, "computes", look="small middle inverse")
+        picture.box(left, 86, scale * over, 36, "full mix", round=3)
+    # Marks of the same moment stand side by side: the next one ends at `free` or earlier.
+    free = x(over)
+    for place, bucket in reversed([*enumerate(sent)]):
+        for moment in sorted(bucket["complete"], reverse=True):
+            free = min(free, x(moment)) - 7
+            with picture.appears(at(moment)):
+                picture.box(free + 2, 62, 5, 22, f"full c{place}", round=0)
     for place, bucket in enumerate(sent):
-        y = 120 + 48 * place
+        y = 140 + 48 * place
         begins = bucket["sent"]
         ends = bucket["averaged"]
         size = f"{bucket['size'] / 1000:.0f}"
@@ -378,14 +384,15 @@ def buckets(over: float, sent: list[dict], words: Words = None) -> str:
         with picture.grows(at(begins), at(ends)):
             picture.box(x(begins), y, scale * (ends - begins), 36, f"full c{place}", round=3)
     with picture.appears(at(over)):
-        picture.path([(x(over), 64), (x(over), 262)], "dotted")
+        picture.path([(x(over), 84), (x(over), 282)], "dotted")
     with picture.appears(at(end)):
         last = len(sent) - 1
-        look = f"small bold right words c{last}"
-        picture.text(x(over) - 10, 145 + 48 * last, "exposed", look=look)
-    picture.path([(left, 270), (580, 270)], arrow=True)
-    picture.text(left, 298, "0", look="small middle")
-    picture.text(576, 298, "{} ms", f"{end:.0f}", look="small right")
+        look = f"small bold words c{last}"
+        picture.text(x(end) + 10, 165 + 48 * last, "exposed: {} ms", f"{end - over:.1f}", look=look)
+    picture.path([(left, 290), (580, 290)], arrow=True)
+    picture.text(left, 318, "0", look="small middle")
+    picture.text(x(end), 318, "{} ms", f"{end:.0f}", look="small middle")
+    picture.text(24, 352, "A mark is the moment at which a gradient is complete.", look="small dim")
     description = picture.say(
         "A backward pass of {} milliseconds. {} buckets of gradients are sent and averaged. Those "
         "that are full early are averaged while backward computes the next gradients. From {} "
@@ -394,7 +401,7 @@ def buckets(over: float, sent: list[dict], words: Words = None) -> str:
         len(sent),
         f"{over:.1f}",
     )
-    return picture.svg(description, {"over": over, "sent": sent})
+    return picture.svg(description, {"sent": sent})
 
 
 # ---------------------------------------------------------------- stage 4

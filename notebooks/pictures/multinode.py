@@ -25,8 +25,8 @@ def lost_node(lost, survivor, again) -> list[str]:
     lines = []
     # Rank 0 prints, and it may be on either node.
     for node, run in (("lost", lost), ("other", survivor), ("lost", again)):
-        lines += [f"{node:5} node, rank 0: {line}" for line in run.out[0].splitlines()]
-    lines.insert(2, "other node:         RuntimeError: ... Connection closed (or reset) by peer")
+        lines += [f"{node} node, rank 0: {line}" for line in run.out[0].splitlines()]
+    lines.insert(2, "other node: RuntimeError: ... Connection closed (or reset) by peer")
     lesson.show_code("\n".join(lines), "text", caption="what the ranks print")
     rank_0 = []  # the node of rank 0 in each epoch
     for before_or_after in (lost, again):

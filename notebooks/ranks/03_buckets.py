@@ -1,8 +1,9 @@
-"""When is each gradient complete, and when is each bucket averaged? Notebook 3 runs this.
+"""When is each gradient complete, and when is each bucket averaged?
 
-The ranks use PyTorch's own DDP. A hook on every parameter notes when its gradient is complete. DDP
-calls a communication hook in place of its own all-reduce. This hook notes when a bucket is sent and
-when its average is there, and averages it as DDP does.
+The notebook 03_inside_backward runs this. The ranks use PyTorch's own DDP. A hook on every
+parameter notes when its gradient is complete. DDP calls a communication hook in place of its own
+all-reduce. This hook notes when a bucket is sent and when its average is there, and averages it as
+DDP does.
 """
 
 import time

@@ -48,7 +48,7 @@ def fail(how: str) -> None:
     if how == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)  # The system does this if memory runs out.
     if how == "exits early":
-        sys.exit(0)  # A script ends like this if its loop has too few steps.
+        sys.exit(0)  # A script ends like this if its loop has fewer steps than those of others.
     if how == "hangs":
         read_next_file()
 
