@@ -118,9 +118,12 @@ def run(file: Path, exercise: Path, world_size: int, seed: int = 0) -> list[Rank
                 if process.pid:
                     kill(process.pid)
                     process.join()
-            for child in psutil.Process().children(recursive=True):
-                if child.pid not in before:  # of a rank that died, or one that was just starting
-                    kill(child.pid)
+            left = psutil.Process().children(recursive=True)
+            # These are of a rank that died, or one that was just starting.
+            orphans = [child for child in left if child.pid not in before]
+            for child in orphans:
+                kill(child.pid)
+            psutil.wait_procs(orphans, timeout=10)  # A signal is sent before the process is gone.
         return [describe(n, Path(folder), file, reasons.get(n)) for n in range(world_size)]
 
 
