@@ -24,7 +24,7 @@ stage = importlib.import_module("04_ddp_torchrun.without")
 
 RANKS = 8
 LEFT_OUT = ("5a", "5b", "7", "7b", "8")
-TITLES = {"one": "nothing (stage 1, one process)", "none": "nothing"}
+TITLES = {"one": "nothing (stage 1, one process)", "none": "nothing"} | stage.TITLES
 COUNT = re.compile(r"epoch 2: (\d+) of (\d+) test images correct")
 TIMEOUT = 900  # seconds, after which a run hangs
 
@@ -55,9 +55,8 @@ def main() -> None:
 def report(results: dict) -> str:
     rows = []
     for number, counts in results["correct"].items():
-        title = TITLES.get(number) or stage.TITLES[number]
         median = round(statistics.median(counts))
-        rows.append([number, title, len(counts), median, min(counts), max(counts)])
+        rows.append([number, TITLES[number], len(counts), median, min(counts), max(counts)])
     titles = ["change", "what is left out", "seeds", "correct", "lowest", "highest"]
     table = tabulate(rows, titles, intfmt=",")
     about = f"{results['ranks']} ranks, {results['dataset']}, {results['about']}"
@@ -66,6 +65,7 @@ def report(results: dict) -> str:
 
 def with_seed(text: str, seed: int) -> str:
     """Return the script with other random numbers, which differ between the ranks."""
+    assert "torch.manual_seed(0)" in text or "torch.manual_seed(rank)" in text
     text = text.replace("torch.manual_seed(0)", f"torch.manual_seed({seed})")
     return text.replace("torch.manual_seed(rank)", f"torch.manual_seed(rank + {RANKS * seed})")
 

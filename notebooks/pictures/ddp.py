@@ -35,9 +35,12 @@ def bucket_film(passes: list[list[tuple[str, list[int], float]]]) -> None:
     for kind, bucket, sent in events:
         if kind == "sent":
             size = sum(network[parameter].nbytes for parameter in bucket)
-            gradients = [round(complete[parameter], 3) for parameter in bucket]
-            times = {"sent": round(sent, 3), "averaged": round(averaged[tuple(bucket)], 3)}
-            buckets.append({"size": size, "complete": gradients} | times)
+            times = {
+                "complete": [round(complete[parameter], 3) for parameter in bucket],
+                "sent": round(sent, 3),
+                "averaged": round(averaged[tuple(bucket)], 3),
+            }
+            buckets.append({"size": size} | times)
     lesson.show_moving(moving.buckets(buckets))
 
 
